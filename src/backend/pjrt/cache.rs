@@ -27,7 +27,7 @@ const DEFAULT_MAX_BYTES: u64 = 2 << 30;
 const EXTENSION: &str = "exe";
 const DIGESTS: &str = "digests.json";
 /// A temporary file this old belongs to a process that died.
-const ABANDONED: Duration = Duration::from_secs(3600);
+const ABANDONED: Duration = Duration::from_hours(1);
 
 static HITS: AtomicU64 = AtomicU64::new(0);
 static MISSES: AtomicU64 = AtomicU64::new(0);
@@ -565,7 +565,7 @@ mod tests {
         cache.get(&keys[0]).unwrap();
         let leftover = dir.path().join(".tmp-x");
         fs::write(&leftover, "").unwrap();
-        let long_ago = SystemTime::now() - ABANDONED - Duration::from_secs(60);
+        let long_ago = SystemTime::now() - ABANDONED - Duration::from_mins(1);
         File::options().append(true).open(&leftover).unwrap().set_modified(long_ago).unwrap();
         cache.put(&keys[4], &[0; 100]);
         let there: Vec<bool> = keys.iter().map(|k| cache.path(k).exists()).collect();

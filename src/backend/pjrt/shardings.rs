@@ -294,7 +294,9 @@ fn tiles_on_mesh(
             steps[dim].push((step, axis));
         }
     }
-    steps.iter_mut().for_each(|dim| dim.sort_unstable_by(|a, b| b.cmp(a)));
+    for dim in &mut steps {
+        dim.sort_unstable_by(|a, b| b.cmp(a));
+    }
     let fits = |device: usize| {
         let on_mesh = coordinates(device, mesh);
         let at = place(device);
