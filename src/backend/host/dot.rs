@@ -171,13 +171,12 @@ impl Stack {
             let (first, second) = (split[0]..split[1], split[1]..array.shape().rank());
             Some([merge(array, first)?, merge(array, second)?])
         };
-        let (array, strides) = match merged(&array) {
-            Some(strides) => (array, strides),
-            None => {
-                let array = array.contiguous();
-                let second: usize = array.shape()[split[1]..].iter().product();
-                (array, [second.max(1), 1])
-            }
+        let (array, strides) = if let Some(strides) = merged(&array) {
+            (array, strides)
+        } else {
+            let array = array.contiguous();
+            let second: usize = array.shape()[split[1]..].iter().product();
+            (array, [second.max(1), 1])
         };
         let sizes = [split[0]..split[1], split[1]..array.shape().rank()]
             .map(|axes| array.shape()[axes].iter().product());
@@ -254,13 +253,13 @@ where
 {
     // The smaller operand is converted once, the other one in blocks as they are needed.
     if a.len() <= b.len() {
-        let a = a.mapv(|v| v.as_());
+        let a = a.mapv(AsPrimitive::as_);
         blocks(b.t(), a.t(), c.reversed_axes(), |b, a, mut c| {
-            gemm(b.mapv(|v| v.as_()).view(), a, c.view_mut());
+            gemm(b.mapv(AsPrimitive::as_).view(), a, c.view_mut());
         });
     } else {
-        let b = b.mapv(|v| v.as_());
-        blocks(a, b.view(), c, |a, b, c| gemm(a.mapv(|v| v.as_()).view(), b, c));
+        let b = b.mapv(AsPrimitive::as_);
+        blocks(a, b.view(), c, |a, b, c| gemm(a.mapv(AsPrimitive::as_).view(), b, c));
     }
 }
 
