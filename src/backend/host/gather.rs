@@ -260,7 +260,7 @@ impl Scatter {
     fn aligned_row(&self) -> Option<usize> {
         let row = self.window.size();
         let runs = self.window.stride == 1 && self.window.outer.is_empty();
-        let aligned = |s: &Option<isize>| s.is_none_or(|s| s as usize % row == 0);
+        let aligned = |s: &Option<isize>| s.is_none_or(|s| (s as usize).is_multiple_of(row));
         (runs && row >= 8 && self.starts.iter().all(aligned)).then_some(row)
     }
 
