@@ -170,6 +170,11 @@ impl DiskCache {
         &self.dir
     }
 
+    /// How many bytes it may hold.
+    pub fn max_bytes(&self) -> u64 {
+        self.max_bytes
+    }
+
     /// The executable stored under `key`, if it is there and undamaged.
     pub fn get(&self, key: &Key) -> Option<Vec<u8>> {
         let payload = self.read(key);

@@ -145,6 +145,11 @@ impl Environment {
         self.variables.get(name).map(String::as_str).filter(|v| !v.is_empty())
     }
 
+    /// The variables that are set, of those that this crate reads.
+    pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// `OXBRIDGE_CACHE_DIR`, else `$XDG_CACHE_HOME/oxbridge`, else `~/.cache/oxbridge`.
     pub fn cache_dir(&self) -> Option<PathBuf> {
         if let Some(dir) = self.get("OXBRIDGE_CACHE_DIR") {

@@ -1,0 +1,61 @@
+# What people and the continuous integration run. `make setup` first; all targets may run again.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+# `make PROFILE=--release setup` builds the command line with optimisation.
+PROFILE ?=
+OXBRIDGE := cargo run --quiet $(PROFILE) --bin oxbridge --
+
+.PHONY: help setup setup-test tools demo test lint docs examples bench
+
+help:
+	@echo 'setup       what a build needs, and the CPU plugin'
+	@echo 'setup-test  the other two CPU plugins, for tests across versions'
+	@echo 'demo        train a small GPT'
+	@echo 'test        everything the continuous integration checks'
+	@echo 'bench       benchmarks'
+	@echo 'docs        the documentation, in target/doc'
+
+# The programs that are missing are installed with apt-get if this user may.
+tools:
+	@missing=(); \
+	command -v cc >/dev/null || missing+=(gcc libc6-dev); \
+	command -v python3 >/dev/null || missing+=(python3); \
+	python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip); \
+	if [ $${#missing[@]} -gt 0 ]; then \
+	  if [ "$$(id -u)" = 0 ]; then as_root=(env); \
+	  elif sudo -n true 2>/dev/null; then as_root=(sudo env); \
+	  else echo "install first: $${missing[*]}" >&2; exit 1; fi; \
+	  "$${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get update -q; \
+	  "$${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get install -qy "$${missing[@]}"; \
+	fi
+	@command -v cargo >/dev/null || { \
+	  echo 'cargo is missing: install Rust 1.95 or newer with rustup' >&2; exit 1; }
+
+setup: tools
+	$(OXBRIDGE) plugin install cpu
+
+setup-test: setup
+	$(OXBRIDGE) plugin install all-cpu
+
+demo: PROFILE := --release
+demo: setup
+	cargo run --release --example train_gpt
+
+# The tests come last, so that their summary ends the output.
+test: setup-test lint docs examples
+	cargo test --workspace --no-fail-fast
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+docs:
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
+
+examples:
+	cargo build --examples
+	cargo run --example first
+
+bench:
+	cargo bench --benches
