@@ -321,7 +321,8 @@ fn rows<T: Copy>(
     }
 }
 
-/// `x` as `to`: real to real by value, complex to complex by parts; the same dtype shares `x`.
+/// `x` as `to`: `bool` and real to real by value, complex to complex by parts; the same dtype
+/// shares `x`.
 pub(super) fn cast(x: &HostArray, to: DType) -> HostArray {
     if x.dtype() == to {
         return x.clone();
@@ -333,6 +334,7 @@ pub(super) fn cast(x: &HostArray, to: DType) -> HostArray {
         (DType::C128, DType::C64) => {
             map::<_, _>(x, to, |v: Complex<f64>| Complex::new(v.re as f32, v.im as f32))
         }
+        (DType::Bool, to) => cast(&x.bitcast(DType::U8), to),
         (from, to) => with_dtype!(real, from, T => {
             with_dtype!(real, to, O => map::<T, O>(x, to, AsPrimitive::as_), else x.clone())
         }, else x.clone()),
@@ -416,6 +418,8 @@ mod tests {
         let b = HostArray::from_slice(&[false, true, true, true], &[2, 2].into()).unwrap();
         let y = dot_general(&a, &b, &dims(&[], &[], &[1], &[0]), DType::Bool);
         assert_eq!(y.to_vec::<bool>().unwrap(), [false, true, true, true]);
+        let counts = dot_general(&b, &b, &dims(&[], &[], &[0], &[0]), DType::I32);
+        assert_eq!(counts.to_vec::<i32>().unwrap(), [1, 1, 1, 2]);
         let y = dot_general(&b, &b, &dims(&[], &[], &[0], &[0]), DType::Bool);
         assert_eq!(y.to_vec::<bool>().unwrap(), [true; 4]);
     }

@@ -24,7 +24,8 @@ pub fn threefry2x32(
         [k0, k1, x0, x1].iter().all(|a| a.dtype() == DType::U32 && a.shape() == x0.shape()),
         "threefry2x32 takes u32 arrays of one shape"
     );
-    let (keys0, keys1) = (Words::of(k0), Words::of(k1));
+    let (whole0, whole1) = (whole(k0), whole(k1));
+    let (keys0, keys1) = (Words::of(k0, whole0.as_ref()), Words::of(k1, whole1.as_ref()));
     let (counts0, counts1) = (x0.contiguous(), x1.contiguous());
     let counts0 = counts0.as_contiguous::<u32>().unwrap_or_default();
     let counts1 = counts1.as_contiguous::<u32>().unwrap_or_default();
@@ -49,25 +50,33 @@ pub fn threefry2x32(
 }
 
 /// One word of the key for each element; a broadcast key is stored once.
-enum Words {
+enum Words<'a> {
     Same(u32),
-    Each(HostArray),
+    Each(&'a [u32]),
 }
 
-impl Words {
-    fn of(key: &HostArray) -> Words {
-        if key.shape().size() > 0 && key.strides().iter().all(|&s| s == 0) {
-            return Words::Same(key.storage::<u32>()[key.offset()]);
+impl Words<'_> {
+    /// The words of `key`, of which `whole` is the contiguous copy if it is no broadcast scalar.
+    fn of<'a>(key: &HostArray, whole: Option<&'a HostArray>) -> Words<'a> {
+        match whole {
+            Some(whole) => Words::Each(whole.as_contiguous().unwrap_or_default()),
+            None => Words::Same(key.storage::<u32>()[key.offset()]),
         }
-        Words::Each(key.contiguous())
     }
 
+    #[inline]
     fn at(&self, i: usize) -> u32 {
         match self {
             Words::Same(word) => *word,
-            Words::Each(array) => array.storage::<u32>()[array.offset() + i],
+            Words::Each(words) => words[i],
         }
     }
+}
+
+/// The contiguous key, unless it repeats one word.
+fn whole(key: &HostArray) -> Option<HostArray> {
+    let repeats = key.shape().size() > 0 && key.strides().iter().all(|&s| s == 0);
+    (!repeats).then(|| key.contiguous())
 }
 
 #[inline]
