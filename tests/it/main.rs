@@ -1,1 +1,5 @@
 //! The integration tests, in one binary: each process loads a large plugin.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+mod pjrt;
