@@ -1,6 +1,8 @@
 //! The PJRT edge against a real CPU plugin: upload, compile, run, serialise, fail.
 
 use oxbridge::backend::host::HostArray;
+use oxbridge::backend::pjrt::discover::find;
+use oxbridge::backend::pjrt::options::CompileOptions;
 use oxbridge::backend::pjrt::{AttrValue, Buffer, Client, Executable, Plugin};
 use oxbridge::dtype::DType;
 use oxbridge::error::{Error, ErrorKind};
@@ -10,13 +12,13 @@ use std::sync::mpsc;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// The plugin's file: the one named in the environment.
+/// The plugin's file: the one named in the environment, or else an installed CPU plugin.
 fn path() -> PathBuf {
-    ["OXBRIDGE_TEST_PLUGIN", "PJRT_LIBRARY_PATH"]
-        .into_iter()
-        .find_map(std::env::var_os)
-        .map(PathBuf::from)
-        .expect("no PJRT plugin: run `oxbridge plugin install cpu`, or set PJRT_LIBRARY_PATH")
+    if let Some(path) = std::env::var_os("OXBRIDGE_TEST_PLUGIN") {
+        return path.into();
+    }
+    let found = find(Some("cpu")).unwrap();
+    found.expect("no PJRT plugin for CPU: run `oxbridge plugin install cpu`").path
 }
 
 fn plugin() -> Plugin {
@@ -30,16 +32,9 @@ fn client() -> Client {
     CLIENT.get_or_init(|| Client::create(&plugin(), &eight).unwrap()).clone()
 }
 
-/// A serialised `CompileOptionsProto` for one replica of `partitions` partitions.
-fn options(partitions: u8) -> Vec<u8> {
-    // Fields of ExecutableBuildOptionsProto: 1 device_ordinal = -1, 4 num_replicas,
-    // 5 num_partitions, 6 use_spmd_partitioning.
-    let mut build = vec![0x08];
-    build.extend([0xff; 9]);
-    build.extend([0x01, 0x20, 1, 0x28, partitions, 0x30, u8::from(partitions > 1)]);
-    let mut options = vec![0x1a, build.len() as u8];
-    options.extend(build);
-    options
+/// Options for one replica of `partitions` partitions.
+fn options(partitions: usize) -> Vec<u8> {
+    CompileOptions { partitions, ..CompileOptions::default() }.encode()
 }
 
 const ADD: &str = "module @add {
@@ -202,9 +197,10 @@ fn add_runs_and_tells_of_itself() {
 #[test]
 fn eight_devices_in_one_process() {
     let client = client();
-    let sharding = "{mhlo.sharding = \"{devices=[8,1]<=[8]}\"}";
+    let sharding = "{sdy.sharding = #sdy.sharding<@mesh, [{\"d\"}, {}]>}";
     let text = format!(
         "module @sum attributes {{mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32}} {{
+          sdy.mesh @mesh = <[\"d\"=8]>
           func.func @main(%x: tensor<8x2xf32> {sharding}) -> (tensor<8x2xf32> {sharding}, tensor<2xf32>) {{
             %zero = stablehlo.constant dense<0.0> : tensor<f32>
             %sum = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0]
@@ -215,7 +211,7 @@ fn eight_devices_in_one_process() {
           }}
         }}"
     );
-    let program = client.compile(&text, &options(8)).unwrap();
+    let program = client.compile(&text, &CompileOptions::spmd((0..8).collect()).encode()).unwrap();
     assert_eq!(program.devices(), [0, 1, 2, 3, 4, 5, 6, 7]);
     let shard = |i: usize| client.upload(&f32s(&[i as f32, 1.0], [1, 2]), i).unwrap();
     let shards: Vec<Buffer> = (0..8).map(shard).collect();
@@ -232,6 +228,23 @@ fn eight_devices_in_one_process() {
     for error in [program.execute(&lists[1..], &[]).err(), program.execute_one(lists[0]).err()] {
         assert_eq!(error.as_ref().map(Error::kind), Some(&ErrorKind::Device), "{error:?}");
     }
+}
+
+#[test]
+fn a_portable_program_runs_on_any_device() {
+    let client = client();
+    let portable = CompileOptions { portable: true, ..CompileOptions::default() }.encode();
+    let add = client.compile(ADD, &portable).unwrap();
+    for i in [6, 0] {
+        let x = client.upload(&f32s(&[1.0; 6], [2, 3]), i).unwrap();
+        let y = &add.execute_on(i, &[&x, &x]).unwrap()[0];
+        assert_eq!(y.device().unwrap(), i);
+        assert_eq!(y.download().unwrap().to_vec::<f32>().unwrap(), [2.0; 6]);
+    }
+    let again = client.deserialize(&add.serialize().unwrap()).unwrap();
+    let x = client.upload(&f32s(&[1.0; 6], [2, 3]), 2).unwrap();
+    assert_eq!(again.execute_on(2, &[&x, &x]).unwrap()[0].device().unwrap(), 2);
+    assert_eq!(*again.execute_on(9, &[&x, &x]).unwrap_err().kind(), ErrorKind::Device);
 }
 
 #[test]

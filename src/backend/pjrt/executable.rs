@@ -7,7 +7,7 @@ use super::error::{self, slice};
 use super::program::Program;
 use crate::error::{Error, ErrorKind, Result};
 use pjrt_sys::{
-    Function, PJRT_Buffer, PJRT_Buffer_Destroy_Args, PJRT_Client_Compile_Args,
+    Function, PJRT_Buffer, PJRT_Buffer_Destroy_Args, PJRT_Client_Compile_Args, PJRT_Device,
     PJRT_Executable_DeserializeAndLoad_Args, PJRT_ExecuteOptions, PJRT_LoadedExecutable,
     PJRT_LoadedExecutable_AddressableDevices_Args, PJRT_LoadedExecutable_Destroy_Args,
     PJRT_LoadedExecutable_Execute_Args, PJRT_LoadedExecutable_GetExecutable_Args,
@@ -22,6 +22,14 @@ const EXECUTE: &str = PJRT_LoadedExecutable_Execute_Args::FUNCTION;
 
 /// Pointers to the operands or results of one device, most often without an allocation.
 type Pointers = SmallVec<[*mut PJRT_Buffer; 16]>;
+
+/// Operands and room for results, one list for each device.
+#[derive(Clone, Copy)]
+struct Lists<'a> {
+    inputs: &'a [*const *mut PJRT_Buffer],
+    num_args: usize,
+    outputs: &'a [*mut *mut PJRT_Buffer],
+}
 
 /// A compiled program on its devices. What it is, apart from them, is its [`Program`], which it
 /// dereferences to.
@@ -133,8 +141,9 @@ impl Executable {
             inputs.iter().map(Pointers::as_ptr).collect();
         let output_lists: Vec<*mut *mut PJRT_Buffer> =
             outputs.iter_mut().map(Pointers::as_mut_ptr).collect();
+        let lists = Lists { inputs: &input_lists, num_args, outputs: &output_lists };
         // SAFETY: the lists hold `num_args` and `num_outputs` elements for each device.
-        unsafe { self.launch(&input_lists, num_args, &output_lists, non_donatable) }
+        unsafe { self.launch(lists, non_donatable, null_mut()) }
             .map_err(|error| explain(error, args))?;
         outputs.into_iter().map(|list| self.own(list)).collect()
     }
@@ -143,15 +152,31 @@ impl Executable {
     ///
     /// # Errors
     /// As `execute`.
+    #[inline]
     pub fn execute_one(&self, args: &[&Buffer]) -> Result<SmallVec<[Buffer; 1]>> {
         if self.devices.len() != 1 {
             return Err(self.misfit(&[args]));
         }
+        self.run_on(null_mut(), args)
+    }
+
+    /// Runs a portable program once on the device at a position of [`Client::devices`], where its
+    /// operands lie.
+    ///
+    /// # Errors
+    /// As `execute`, and if there is no such device or the program is not portable.
+    pub fn execute_on(&self, device: usize, args: &[&Buffer]) -> Result<SmallVec<[Buffer; 1]>> {
+        self.run_on(self.client().device(device)?.as_ptr(), args)
+    }
+
+    #[inline]
+    fn run_on(&self, device: *mut PJRT_Device, args: &[&Buffer]) -> Result<SmallVec<[Buffer; 1]>> {
         let inputs = self.pointers(args)?;
         let mut outputs = self.no_outputs();
+        let (input_lists, output_lists) = ([inputs.as_ptr()], [outputs.as_mut_ptr()]);
+        let lists = Lists { inputs: &input_lists, num_args: args.len(), outputs: &output_lists };
         // SAFETY: the lists hold `args.len()` and `num_outputs` elements.
-        unsafe { self.launch(&[inputs.as_ptr()], args.len(), &[outputs.as_mut_ptr()], &[]) }
-            .map_err(|error| explain(error, &[args]))?;
+        unsafe { self.launch(lists, &[], device) }.map_err(|error| explain(error, &[args]))?;
         self.own(outputs)
     }
 
@@ -170,7 +195,8 @@ impl Executable {
         let (inputs, mut outputs) = (self.pointers(args)?, self.no_outputs());
         let (input_lists, output_lists) = ([inputs.as_ptr()], [outputs.as_mut_ptr()]);
         let mut options = Padded::<PJRT_ExecuteOptions>::new();
-        let mut call = self.arguments(&input_lists, args.len(), &output_lists, &mut options);
+        let lists = Lists { inputs: &input_lists, num_args: args.len(), outputs: &output_lists };
+        let mut call = self.arguments(lists, &mut options);
         let mut freed = Padded::<PJRT_Buffer_Destroy_Args>::new();
         let start = Instant::now();
         for _ in 0..n {
@@ -181,8 +207,10 @@ impl Executable {
                 return Err(unsafe { error::take(plugin, error, EXECUTE) });
             }
             for output in 0..self.num_outputs() {
-                // SAFETY: the list has `num_outputs` elements, which the call has just written.
-                freed.buffer = unsafe { output_lists[0].add(output).read() };
+                // SAFETY: the list has `num_outputs` elements.
+                let output = unsafe { output_lists[0].add(output) };
+                // SAFETY: the call has just written it.
+                freed.buffer = unsafe { output.read() };
                 // SAFETY: nobody else has seen the buffer; destroying one gives no error.
                 unsafe { destroy(freed.as_mut_ptr()) };
             }
@@ -195,15 +223,15 @@ impl Executable {
     #[inline]
     unsafe fn launch(
         &self,
-        inputs: &[*const *mut PJRT_Buffer],
-        num_args: usize,
-        outputs: &[*mut *mut PJRT_Buffer],
+        lists: Lists<'_>,
         non_donatable: &[i64],
+        device: *mut PJRT_Device,
     ) -> Result<()> {
         let mut options = Padded::<PJRT_ExecuteOptions>::new();
         options.non_donatable_input_indices = non_donatable.as_ptr();
         options.num_non_donatable_input_indices = non_donatable.len();
-        let mut args = self.arguments(inputs, num_args, outputs, &mut options);
+        let mut args = self.arguments(lists, &mut options);
+        args.execute_device = device;
         // SAFETY: all that the arguments point to lives until the call returns; the caller's
         // promise for the lists.
         unsafe { self.client().plugin().invoke(&mut args) }
@@ -212,18 +240,16 @@ impl Executable {
     #[inline]
     fn arguments(
         &self,
-        inputs: &[*const *mut PJRT_Buffer],
-        num_args: usize,
-        outputs: &[*mut *mut PJRT_Buffer],
+        lists: Lists<'_>,
         options: &mut Padded<PJRT_ExecuteOptions>,
     ) -> Padded<PJRT_LoadedExecutable_Execute_Args> {
         let mut args = Padded::<PJRT_LoadedExecutable_Execute_Args>::new();
         args.executable = self.handle.executable.as_ptr();
         args.options = options.as_mut_ptr();
-        args.argument_lists = inputs.as_ptr();
-        args.num_devices = inputs.len();
-        args.num_args = num_args;
-        args.output_lists = outputs.as_ptr();
+        args.argument_lists = lists.inputs.as_ptr();
+        args.num_devices = lists.inputs.len();
+        args.num_args = lists.num_args;
+        args.output_lists = lists.outputs.as_ptr();
         args
     }
 
