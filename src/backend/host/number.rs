@@ -48,11 +48,13 @@ pub trait HostReal: HostNumber + PartialOrd {
     fn rem(self, y: Self) -> Self;
 
     /// The larger one; NaN if either is.
+    #[inline]
     fn maximum(self, y: Self) -> Self {
         if self > y || is_nan(self) { self } else { y }
     }
 
     /// The smaller one; NaN if either is.
+    #[inline]
     fn minimum(self, y: Self) -> Self {
         if self < y || is_nan(self) { self } else { y }
     }
@@ -97,64 +99,82 @@ macro_rules! int {
             const ZERO: $ty = 0;
             const ONE: $ty = 1;
             type Real = $ty;
+            #[inline]
             fn add(self, y: $ty) -> $ty {
                 self.wrapping_add(y)
             }
+            #[inline]
             fn sub(self, y: $ty) -> $ty {
                 self.wrapping_sub(y)
             }
+            #[inline]
             fn mul(self, y: $ty) -> $ty {
                 self.wrapping_mul(y)
             }
+            #[inline]
             fn div(self, y: $ty) -> $ty {
                 if y == 0 { !0 } else { self.wrapping_div(y) }
             }
+            #[inline]
             fn neg(self) -> $ty {
                 self.wrapping_neg()
             }
+            #[inline]
             fn abs(self) -> $ty {
                 int!(@$signed self.wrapping_abs(), self)
             }
+            #[inline]
             fn sign(self) -> $ty {
                 int!(@$signed self.signum(), self.min(1))
             }
+            #[inline]
             fn pow(self, y: $ty) -> $ty {
                 int!(@$signed pow_signed(self, y), pow_wrapping(self, y))
             }
         }
 
         impl HostReal for $ty {
+            #[inline]
             fn rem(self, y: $ty) -> $ty {
                 if y == 0 { self } else { self.wrapping_rem(y) }
             }
         }
 
         impl HostInt for $ty {
+            #[inline]
             fn and(self, y: $ty) -> $ty {
                 self & y
             }
+            #[inline]
             fn or(self, y: $ty) -> $ty {
                 self | y
             }
+            #[inline]
             fn xor(self, y: $ty) -> $ty {
                 self ^ y
             }
+            #[inline]
             fn not(self) -> $ty {
                 !self
             }
+            #[inline]
             fn shift_left(self, by: $ty) -> $ty {
                 if (by as u64) < $ty::BITS as u64 { self << by } else { 0 }
             }
+            #[inline]
             fn shift_right_logical(self, by: $ty) -> $ty {
                 let bits = self as $u;
                 if (by as u64) < $ty::BITS as u64 { (bits >> by) as $ty } else { 0 }
             }
+            #[inline]
             fn shift_right_arithmetic(self, by: $ty) -> $ty {
                 ((self as $s) >> (by as u64).min($ty::BITS as u64 - 1)) as $ty
             }
+            #[inline]
             fn popcnt(self) -> $ty {
                 self.count_ones() as $ty
             }
+            #[inline]
             fn clz(self) -> $ty {
                 self.leading_zeros() as $ty
             }
@@ -200,33 +220,42 @@ macro_rules! float_number {
             const ZERO: $ty = $zero;
             const ONE: $ty = $one;
             type Real = $ty;
+            #[inline]
             fn add(self, y: $ty) -> $ty {
                 self + y
             }
+            #[inline]
             fn sub(self, y: $ty) -> $ty {
                 self - y
             }
+            #[inline]
             fn mul(self, y: $ty) -> $ty {
                 self * y
             }
+            #[inline]
             fn div(self, y: $ty) -> $ty {
                 self / y
             }
+            #[inline]
             fn neg(self) -> $ty {
                 -self
             }
+            #[inline]
             fn abs(self) -> $ty {
                 Float::abs(self)
             }
+            #[inline]
             fn sign(self) -> $ty {
                 if is_nan(self) || self == $zero { self } else { Float::signum(self) }
             }
+            #[inline]
             fn pow(self, y: $ty) -> $ty {
                 Float::powf(self, y)
             }
         }
 
         impl HostReal for $ty {
+            #[inline]
             fn rem(self, y: $ty) -> $ty {
                 self % y
             }
@@ -242,27 +271,35 @@ macro_rules! complex_number {
             const ZERO: Self = Complex::new(0.0, 0.0);
             const ONE: Self = Complex::new(1.0, 0.0);
             type Real = $ty;
+            #[inline]
             fn add(self, y: Self) -> Self {
                 self + y
             }
+            #[inline]
             fn sub(self, y: Self) -> Self {
                 self - y
             }
+            #[inline]
             fn mul(self, y: Self) -> Self {
                 self * y
             }
+            #[inline]
             fn div(self, y: Self) -> Self {
                 divide(self, y)
             }
+            #[inline]
             fn neg(self) -> Self {
                 -self
             }
+            #[inline]
             fn abs(self) -> $ty {
                 self.re.hypot(self.im)
             }
+            #[inline]
             fn sign(self) -> Self {
                 if self == Self::ZERO { self } else { self / HostNumber::abs(self) }
             }
+            #[inline]
             fn pow(self, y: Self) -> Self {
                 if y == Self::ZERO {
                     Self::ONE
@@ -329,45 +366,59 @@ pub trait HostField: HostNumber {
 macro_rules! float_field {
     ($($ty:ident),*) => {$(
         impl HostField for $ty {
+            #[inline]
             fn exp(self) -> $ty {
                 Float::exp(self)
             }
+            #[inline]
             fn expm1(self) -> $ty {
                 Float::exp_m1(self)
             }
+            #[inline]
             fn log(self) -> $ty {
                 Float::ln(self)
             }
+            #[inline]
             fn log1p(self) -> $ty {
                 Float::ln_1p(self)
             }
+            #[inline]
             fn sin(self) -> $ty {
                 Float::sin(self)
             }
+            #[inline]
             fn cos(self) -> $ty {
                 Float::cos(self)
             }
+            #[inline]
             fn tan(self) -> $ty {
                 Float::tan(self)
             }
+            #[inline]
             fn tanh(self) -> $ty {
                 Float::tanh(self)
             }
+            #[inline]
             fn sqrt(self) -> $ty {
                 Float::sqrt(self)
             }
+            #[inline]
             fn rsqrt(self) -> $ty {
                 self.in_single(|x| x.sqrt().recip(), |x| x.sqrt().recip())
             }
+            #[inline]
             fn logistic(self) -> $ty {
                 self.in_single(|x| 1.0 / (1.0 + (-x).exp()), |x| 1.0 / (1.0 + (-x).exp()))
             }
+            #[inline]
             fn conj(self) -> $ty {
                 self
             }
+            #[inline]
             fn real(self) -> $ty {
                 self
             }
+            #[inline]
             fn imag(self) -> $ty {
                 Self::ZERO
             }
@@ -380,17 +431,21 @@ float_field!(f16, bf16, f32, f64);
 macro_rules! complex_field {
     ($($ty:ident),*) => {$(
         impl HostField for Complex<$ty> {
+            #[inline]
             fn exp(self) -> Self {
                 if self.im == 0.0 { Complex::new(self.re.exp(), self.im) } else { self.exp() }
             }
+            #[inline]
             fn expm1(self) -> Self {
                 let half = (self.im / 2.0).sin();
                 let re = self.re.exp_m1() * self.im.cos() - 2.0 * half * half;
                 Complex::new(re, self.re.exp() * self.im.sin())
             }
+            #[inline]
             fn log(self) -> Self {
                 Complex::new(HostNumber::abs(self).ln(), self.im.atan2(self.re))
             }
+            #[inline]
             fn log1p(self) -> Self {
                 let (re, im) = (self.re, self.im);
                 let part = if re.abs() < 0.5 && im.abs() < 0.5 {
@@ -400,17 +455,21 @@ macro_rules! complex_field {
                 };
                 Complex::new(part, im.atan2(1.0 + re))
             }
+            #[inline]
             fn sin(self) -> Self {
                 self.sin()
             }
+            #[inline]
             fn cos(self) -> Self {
                 self.cos()
             }
+            #[inline]
             fn tan(self) -> Self {
                 // tan(x) = -i tanh(i x)
                 let t = HostField::tanh(Complex::new(-self.im, self.re));
                 Complex::new(t.im, -t.re)
             }
+            #[inline]
             fn tanh(self) -> Self {
                 // Kahan's form, which does not overflow: t = tan(y), s = sinh(x), 1 + t^2 = b.
                 if self.re.abs() > 20.0 {
@@ -423,21 +482,27 @@ macro_rules! complex_field {
                 let scale = 1.0 + b * s * s;
                 Complex::new(b * rho * s / scale, t / scale)
             }
+            #[inline]
             fn sqrt(self) -> Self {
                 self.sqrt()
             }
+            #[inline]
             fn rsqrt(self) -> Self {
                 divide(Self::ONE, self.sqrt())
             }
+            #[inline]
             fn logistic(self) -> Self {
                 divide(Self::ONE, Self::ONE + HostField::exp(-self))
             }
+            #[inline]
             fn conj(self) -> Self {
                 Complex::new(self.re, -self.im)
             }
+            #[inline]
             fn real(self) -> $ty {
                 self.re
             }
+            #[inline]
             fn imag(self) -> $ty {
                 self.im
             }
@@ -455,10 +520,12 @@ pub trait HostFloat: Float + Data {
     fn next_after(self, to: Self) -> Self;
 
     /// The error function.
+    #[inline]
     fn erf(self) -> Self {
         self.in_single(libm::erff, libm::erf)
     }
     /// `1 - erf(x)`, accurate for large `x`.
+    #[inline]
     fn erfc(self) -> Self {
         self.in_single(libm::erfcf, libm::erfc)
     }
@@ -467,6 +534,7 @@ pub trait HostFloat: Float + Data {
         self.in_single(super::special::erf_inv_f32, super::special::erf_inv_f64)
     }
     /// The logarithm of the absolute value of the gamma function.
+    #[inline]
     fn lgamma(self) -> Self {
         self.in_single(libm::lgammaf, libm::lgamma)
     }
@@ -475,14 +543,17 @@ pub trait HostFloat: Float + Data {
         self.in_single(super::special::digamma, super::special::digamma)
     }
     /// The cube root.
+    #[inline]
     fn cube_root(self) -> Self {
         self.in_single(f32::cbrt, f64::cbrt)
     }
     /// The nearest integer, the even one of two.
+    #[inline]
     fn round_even(self) -> Self {
         self.in_single(f32::round_ties_even, f64::round_ties_even)
     }
     /// The nearest integer, the one away from zero of two.
+    #[inline]
     fn round_away(self) -> Self {
         self.in_single(f32::round, f64::round)
     }
@@ -491,6 +562,7 @@ pub trait HostFloat: Float + Data {
 macro_rules! float {
     ($($ty:ident, $x:ident => $single:expr, $back:expr);*) => {$(
         impl HostFloat for $ty {
+            #[inline]
             fn in_single(self, f: impl Fn(f32) -> f32, _: impl Fn(f64) -> f64) -> $ty {
                 let $x = self;
                 $back(f($single))
@@ -499,6 +571,7 @@ macro_rules! float {
         }
     )*};
     (@next $ty:ident) => {
+        #[inline]
         fn next_after(self, to: $ty) -> $ty {
             if is_nan(self) || is_nan(to) {
                 return $ty::NAN;
@@ -522,6 +595,7 @@ float!(
 );
 
 impl HostFloat for f64 {
+    #[inline]
     fn in_single(self, _: impl Fn(f32) -> f32, g: impl Fn(f64) -> f64) -> f64 {
         g(self)
     }
@@ -578,6 +652,18 @@ mod tests {
         assert_eq!(HostFloat::next_after(f16::ONE, f16::ZERO).to_bits(), 0x3bff);
         assert_eq!(HostField::logistic(-1000.0f32), 0.0);
         assert_eq!(HostField::rsqrt(f16::from_f32(4.0)), f16::from_f32(0.5));
+    }
+
+    #[test]
+    fn half_precision_computes_in_single_and_rounds_once() {
+        let third = f16::from_f32(0.333_251_95);
+        assert_eq!(HostFloat::erf(third), f16::from_f32(0.362_56));
+        assert_eq!(HostFloat::erf_inv(f16::ONE), f16::INFINITY);
+        assert_eq!(HostFloat::lgamma(bf16::from_f32(4.0)), bf16::from_f32(6.0f32.ln()));
+        assert_eq!(HostFloat::cube_root(bf16::from_f32(-27.0)), bf16::from_f32(-3.0));
+        assert_eq!(HostFloat::erfc(0.0f64), 1.0);
+        assert!((HostFloat::erf(0.5f64) - 0.520_499_877_813_046_5).abs() < 2e-16, "erf(1/2)");
+        assert_eq!(HostNumber::add(f16::from_f32(65504.0), f16::from_f32(16.0)), f16::INFINITY);
     }
 
     #[test]

@@ -46,9 +46,11 @@ macro_rules! accumulate {
     ($($ty:ty),*) => {$(
         impl Accumulate for $ty {
             type Acc = $ty;
+            #[inline]
             fn widen(self) -> $ty {
                 self
             }
+            #[inline]
             fn narrow(acc: $ty) -> $ty {
                 acc
             }
@@ -62,9 +64,11 @@ macro_rules! accumulate_half {
     ($($ty:ident),*) => {$(
         impl Accumulate for $ty {
             type Acc = f32;
+            #[inline]
             fn widen(self) -> f32 {
                 self.to_f32()
             }
+            #[inline]
             fn narrow(acc: f32) -> $ty {
                 $ty::from_f32(acc)
             }

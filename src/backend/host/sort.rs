@@ -20,6 +20,7 @@ macro_rules! int_key {
     ($($ty:ident as $key:ident with $flip:expr),*) => {$(
         impl SortKey for $ty {
             type Key = $key;
+            #[inline]
             fn key(self) -> $key {
                 (self as $key) ^ $flip
             }
@@ -36,6 +37,7 @@ macro_rules! float_key {
     ($($ty:ident as $key:ident),*) => {$(
         impl SortKey for $ty {
             type Key = $key;
+            #[inline]
             fn key(self) -> $key {
                 const SIGN: $key = 1 << ($key::BITS - 1);
                 if self.is_nan() {
@@ -56,6 +58,7 @@ float_key!(f16 as u16, bf16 as u16, f32 as u32, f64 as u64);
 
 impl SortKey for Complex<f32> {
     type Key = u64;
+    #[inline]
     fn key(self) -> u64 {
         u64::from(self.re.key()) << 32 | u64::from(self.im.key())
     }
@@ -63,6 +66,7 @@ impl SortKey for Complex<f32> {
 
 impl SortKey for Complex<f64> {
     type Key = u128;
+    #[inline]
     fn key(self) -> u128 {
         u128::from(self.re.key()) << 64 | u128::from(self.im.key())
     }
