@@ -314,8 +314,8 @@ impl fmt::Debug for HostArray {
 /// Runs the body with `$T` standing for the storage type of `$dtype` in the named set, or else
 /// evaluates `$otherwise`.
 ///
-/// Sets: `float` (f16, bf16, f32, f64), `int` (eight integers), `real` (both), `number` (real and
-/// complex), `any` (number and bool as `u8`).
+/// Sets: `float` (f16, bf16, f32, f64), `complex`, `field` (float and complex), `int` (eight
+/// integers), `real` (float and int), `number` (real and complex), `any` (number and bool as `u8`).
 #[macro_export]
 #[doc(hidden)]
 macro_rules! with_dtype {
@@ -329,6 +329,11 @@ macro_rules! with_dtype {
     };
     (complex, $dtype:expr, $T:ident => $body:expr, else $otherwise:expr) => {
         $crate::with_dtype!(@ $dtype, $T, $body, $otherwise,
+            C64 num_complex::Complex<f32>, C128 num_complex::Complex<f64>)
+    };
+    (field, $dtype:expr, $T:ident => $body:expr, else $otherwise:expr) => {
+        $crate::with_dtype!(@ $dtype, $T, $body, $otherwise,
+            F16 half::f16, BF16 half::bf16, F32 f32, F64 f64,
             C64 num_complex::Complex<f32>, C128 num_complex::Complex<f64>)
     };
     (real, $dtype:expr, $T:ident => $body:expr, else $otherwise:expr) => {

@@ -1,0 +1,304 @@
+//! A graph as one operation, and composite operations that run as one program.
+
+use crate::aval::{Aval, Avals};
+use crate::backend::host::HostArray;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hlo::Val;
+use crate::ops::ARITHMETIC;
+use crate::trace::batch::{self, Batch};
+use crate::trace::graph::{DerivedKey, Graph};
+use crate::trace::linear::{Input, LinearTape, linearize};
+use crate::trace::lower::Lowering;
+use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
+use crate::trace::record::{Recorded, Recorder, Source};
+use crate::trace::{Trace, Value, Values, bind};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex};
+
+/// The primitive `call`: a graph applied to its operands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Call {
+    /// The name of the function in StableHLO.
+    pub name: Arc<str>,
+    /// The graph.
+    pub graph: Arc<Graph>,
+    /// Whether `jit` opens the call up in place rather than keep it as a function.
+    pub inline: bool,
+}
+
+impl Call {
+    fn with(&self, graph: Arc<Graph>) -> Call {
+        Call { graph, ..self.clone() }
+    }
+}
+
+/// A graph split into what is known and what is linear: the results and residuals, and from
+/// residuals and tangents the results' tangents.
+#[derive(Debug)]
+struct Split {
+    /// From the operands to the results, then the residuals.
+    forward: Arc<Graph>,
+    /// From the residuals and the active tangents to the tangents of those results that have one.
+    linear: Arc<Graph>,
+    /// For each residual the operand that it is, or none for the next of `forward`'s results.
+    residuals: Vec<Option<usize>>,
+    /// Which results have a tangent.
+    depends: Vec<bool>,
+}
+
+fn key(what: &'static str, numbers: impl IntoIterator<Item = usize>) -> DerivedKey {
+    DerivedKey { what, numbers: numbers.into_iter().collect() }
+}
+
+/// The graph of `f` over operands of the given types, which must capture nothing.
+fn record(ins: &[Aval], f: impl FnOnce(&[Value]) -> Result<Values>) -> Result<Arc<Graph>> {
+    let recorded = Recorder::record("jit", ins, f)?;
+    debug_assert!(recorded.hidden.is_empty(), "a derived graph captures nothing");
+    Ok(Arc::new(recorded.graph))
+}
+
+/// Runs the graph under `jvp` with linear tangents, both parts being recorded.
+fn split(graph: &Graph, active: &[bool]) -> Result<Split> {
+    let (mut depends, mut places) = (Vec::new(), Vec::new());
+    let mut linear = None;
+    // The residuals are whatever the linear part captures from the forward part.
+    let forward = record(&graph.in_avals(), |primals| {
+        let lin = linearize("grad", primals, active, ARITHMETIC, |xs| graph.run(xs))?;
+        depends = lin.depends();
+        let tangents: Vec<Aval> = primals
+            .iter()
+            .zip(active)
+            .filter(|(p, a)| **a && p.dtype().is_differentiable())
+            .map(|(p, _)| p.aval().clone())
+            .collect();
+        let recorded = Recorder::record("grad", &tangents, |ts| {
+            let mut ts = ts.iter().cloned();
+            let all: Tangents = primals
+                .iter()
+                .zip(active)
+                .map(|(p, a)| if *a && p.dtype().is_differentiable() { ts.next() } else { None })
+                .collect();
+            Ok(lin.apply(&all)?.into_iter().flatten().collect())
+        })?;
+        let mut outs = lin.outputs.clone();
+        for residual in residuals(&recorded)? {
+            let operand = primals.iter().position(|p| p.same(&residual));
+            places.push(operand);
+            if operand.is_none() {
+                outs.push(residual);
+            }
+        }
+        linear = Some(recorded.graph);
+        Ok(outs)
+    })?;
+    let linear = linear.ok_or_else(|| Error::new(ErrorKind::NoRule, "call", "was not run"))?;
+    Ok(Split { forward, linear: Arc::new(linear), residuals: places, depends })
+}
+
+fn residuals(recorded: &Recorded) -> Result<Values> {
+    let value = |source: &Source| match source {
+        Source::Constant(value) => Ok(value.clone()),
+        Source::Cell(cell) => cell.read(),
+    };
+    recorded.hidden.iter().map(value).collect()
+}
+
+impl Primitive for Call {
+    fn name(&self) -> &'static str {
+        "call"
+    }
+
+    fn infer(&self, operands: &[Aval]) -> Result<Avals> {
+        let wants = self.graph.in_avals();
+        if wants.len() != operands.len() || wants.iter().zip(operands).any(|(a, b)| a != b) {
+            let text = format!("`{}` takes {wants:?}, not {operands:?}", self.name);
+            return Err(Error::new(ErrorKind::Shape, "call", text));
+        }
+        Ok(self.graph.out_avals())
+    }
+
+    fn lower(&self, cx: &mut Lowering, operands: &[Val], _: &[Aval]) -> Result<Vec<Val>> {
+        if self.inline {
+            return cx.inline(&self.graph, operands);
+        }
+        cx.call(&self.name, &self.graph, operands)
+    }
+
+    fn host(&self, operands: &[HostArray], _: &[Aval]) -> Result<Vec<HostArray>> {
+        self.graph.host(operands)
+    }
+
+    fn jvp(&self, primals: &[Value], tangents: &[Tangent]) -> Result<(Values, Tangents)> {
+        let active: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let numbers = active.iter().map(|&a| usize::from(a));
+        let split = self.graph.derived(key("split", numbers), || split(&self.graph, &active))?;
+        let mut outs = bind(&self.with(Arc::clone(&split.forward)), primals)?;
+        let mut made = outs.drain(self.graph.outputs().len()..).collect::<Values>().into_iter();
+        let residual = |place: &Option<usize>| match place {
+            Some(i) => Some(primals[*i].clone()),
+            None => made.next(),
+        };
+        let residuals: Values = split.residuals.iter().filter_map(residual).collect();
+        if !split.depends.contains(&true) {
+            return Ok((outs, split.depends.iter().map(|_| None).collect()));
+        }
+        // The recorder puts what it captures after the operands.
+        let operands: Values = tangents.iter().flatten().cloned().chain(residuals).collect();
+        let mut ts = bind(&self.with(Arc::clone(&split.linear)), &operands)?.into_iter();
+        let ts = split.depends.iter().map(|d| if *d { ts.next() } else { None }).collect();
+        Ok((outs, ts))
+    }
+
+    fn transpose(&self, cts: &[Tangent], operands: &[Operand]) -> Result<Tangents> {
+        let linear: Vec<bool> = operands.iter().map(Operand::is_linear).collect();
+        let has: Vec<bool> = cts.iter().map(Option::is_some).collect();
+        let numbers = linear.iter().chain(&has).map(|&b| usize::from(b));
+        let transposed = self
+            .graph
+            .derived(key("transpose", numbers), || transposed(&self.graph, &linear, &has))?;
+        let known = operands.iter().filter_map(|o| o.known().cloned());
+        let inputs: Values = known.chain(cts.iter().flatten().cloned()).collect();
+        let mut outs = bind(&self.with(Arc::clone(&transposed.0)), &inputs)?.into_iter();
+        let mut nonzero = transposed.1.iter();
+        let mut take = |o: &Operand| match o.is_linear() && *nonzero.next().unwrap_or(&false) {
+            true => outs.next(),
+            false => None,
+        };
+        Ok(operands.iter().map(|o| if o.is_linear() { take(o) } else { None }).collect())
+    }
+
+    fn batch(
+        &self,
+        size: usize,
+        operands: &[Value],
+        axes: &[Option<usize>],
+    ) -> Result<(Values, BatchAxes)> {
+        let numbers = std::iter::once(size).chain(axes.iter().map(|a| a.map_or(0, |a| a + 1)));
+        let batched = self
+            .graph
+            .derived(key("batch", numbers), || batched(&self.graph, size, operands, axes))?;
+        let outs = bind(&self.with(Arc::clone(&batched.0)), operands)?;
+        Ok((outs, batched.1.iter().copied().collect()))
+    }
+
+    fn params(&self) -> String {
+        format!("name={}", self.name)
+    }
+
+    fn inline(&self) -> Option<&Arc<Graph>> {
+        self.inline.then_some(&self.graph)
+    }
+}
+
+/// From the known operands and the cotangents that are there to those of the linear operands, and
+/// which of these are not zero.
+fn transposed(graph: &Graph, linear: &[bool], has: &[bool]) -> Result<(Arc<Graph>, Vec<bool>)> {
+    let avals = graph.in_avals();
+    let known = avals.iter().zip(linear).filter(|(_, l)| !**l).map(|(a, _)| a.clone());
+    let cts = graph.out_avals().into_iter().zip(has).filter(|(_, h)| **h).map(|(a, _)| a);
+    let ins: Vec<Aval> = known.chain(cts).collect();
+    let mut nonzero = Vec::new();
+    let made = record(&ins, |values| {
+        let mut values = values.iter().cloned();
+        let operand = |(aval, &linear): (&Aval, &bool)| match linear {
+            true => Some(Operand::Linear(aval.clone())),
+            false => values.next().map(Operand::Known),
+        };
+        let operands: SmallVec<[Operand; 4]> =
+            avals.iter().zip(linear).filter_map(operand).collect();
+        let (tape, inputs, outputs) = LinearTape::of_graph(graph, &operands)?;
+        let mut seeds = Vec::new();
+        for (output, _) in outputs.iter().zip(has).filter(|(_, h)| **h) {
+            if let (Input::Var(var), Some(ct)) = (output, values.next()) {
+                seeds.push((*var, ct));
+            }
+        }
+        let cts = tape.transpose(&seeds, &inputs, ARITHMETIC)?;
+        nonzero = cts.iter().map(Option::is_some).collect();
+        Ok(cts.into_iter().flatten().collect())
+    })?;
+    Ok((made, nonzero))
+}
+
+/// The graph over a batch, and the mapped axis of each result.
+fn batched(
+    graph: &Graph,
+    size: usize,
+    operands: &[Value],
+    axes: &[Option<usize>],
+) -> Result<(Arc<Graph>, Vec<Option<usize>>)> {
+    let ins: Vec<Aval> = operands.iter().map(|v| v.aval().unsharded()).collect();
+    let mut out_axes = Vec::new();
+    let made = record(&ins, |values| {
+        let guard = Trace::start(Box::new(Batch { size }));
+        let mapped: Values = values
+            .iter()
+            .zip(axes)
+            .map(|(v, &axis)| batch::join(guard.trace(), v.clone(), axis))
+            .collect();
+        let outs = guard.enter(|| graph.run(&mapped))?;
+        let (values, axes): (Values, Vec<_>) =
+            outs.iter().map(|v| batch::split(guard.trace(), v)).unzip();
+        out_axes = axes;
+        Ok(values)
+    })?;
+    Ok((made, out_axes))
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct FusedKey {
+    name: &'static str,
+    params: SmallVec<[i64; 8]>,
+    avals: Avals,
+}
+
+thread_local! {
+    static FUSED: RefCell<FxHashMap<FusedKey, Arc<Call>>> = RefCell::default();
+}
+
+/// What any thread has recorded, so that all threads run the same compiled programs.
+static ALL_FUSED: Mutex<Option<FxHashMap<FusedKey, Arc<Call>>>> = Mutex::new(None);
+
+/// A composite operation as one program: `body` is recorded once for each `name`, `params` and
+/// operand types, and runs as one call; inside of `jit` it is opened up in place.
+///
+/// `body` must depend on `params` and its operands alone: `name` and `params` stand for it in the
+/// cache.
+///
+/// # Errors
+/// What `body` says.
+pub fn fused(
+    name: &'static str,
+    params: &[i64],
+    operands: &[Value],
+    body: impl FnOnce(&[Value]) -> Result<Values>,
+) -> Result<Values> {
+    let avals: Avals = operands.iter().map(|v| v.aval().unsharded()).collect();
+    let key = FusedKey { name, params: SmallVec::from_slice(params), avals };
+    let call = match FUSED.with_borrow(|map| map.get(&key).cloned()) {
+        Some(call) => call,
+        None => record_fused(key, body)?,
+    };
+    bind(&*call, operands)
+}
+
+fn record_fused(
+    key: FusedKey,
+    body: impl FnOnce(&[Value]) -> Result<Values>,
+) -> Result<Arc<Call>> {
+    let lock = || ALL_FUSED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let found = lock().get_or_insert_default().get(&key).cloned();
+    let call = match found {
+        Some(call) => call,
+        None => {
+            // Not under the lock: a body may be made of fused operations itself.
+            let graph = record(&key.avals, body)?;
+            let made = Arc::new(Call { name: key.name.into(), graph, inline: true });
+            Arc::clone(lock().get_or_insert_default().entry(key.clone()).or_insert(made))
+        }
+    };
+    FUSED.with_borrow_mut(|map| map.insert(key, Arc::clone(&call)));
+    Ok(call)
+}

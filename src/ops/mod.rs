@@ -1,0 +1,66 @@
+//! The primitives: strict functions over [`Value`]s, one family a file.
+//!
+//! A function here never promotes, broadcasts or wraps an axis: operands have equal dtypes and
+//! shapes where an operation takes several, and axes are positions. `Tensor`'s methods do the rest
+//! before they call. Each function is one [`bind`](crate::trace::bind) of its primitive.
+//!
+//! | module | family |
+//! |---|---|
+//! | [`elementwise`] | one operand: `sin`, `exp`, `neg`, … |
+//! | [`binary`] | two operands: `add`, `mul`, `max`, `pow`, … |
+//! | [`compare`] | `eq`, `lt`, …, `select`, `clamp` |
+//! | [`convert`] | `convert`, `bitcast` |
+//! | [`create`] | no operand: `full`, `iota` |
+//! | [`shape`] | `reshape`, `broadcast_in_dim`, `permute`, … |
+//! | [`reduce`] | `reduce_sum` and its like |
+//! | [`call`] | a graph as one operation, and [`call::fused`] |
+
+pub mod binary;
+pub mod compare;
+pub mod convert;
+pub mod call;
+pub mod create;
+pub mod elementwise;
+pub mod reduce;
+pub mod shape;
+
+pub use binary::*;
+pub use compare::*;
+pub use convert::*;
+pub use create::*;
+pub use elementwise::*;
+pub use reduce::*;
+pub use shape::*;
+
+use crate::aval::Aval;
+use crate::error::{Error, ErrorKind};
+use crate::trace::Value;
+use crate::trace::linear::Arithmetic;
+
+/// What the interpreters need of the operations.
+pub const ARITHMETIC: Arithmetic = Arithmetic { add: binary::add, zeros: create::zeros };
+
+/// The error of operands that should have one dtype and one shape.
+#[cold]
+pub(crate) fn mismatch(op: &'static str, lhs: &Aval, rhs: &Aval) -> Error {
+    if lhs.dtype() != rhs.dtype() {
+        let (a, b) = (lhs.dtype(), rhs.dtype());
+        let text = format!("lhs is {a} and rhs is {b}; `ops` does not promote");
+        return Error::new(ErrorKind::DType, op, text)
+            .help(format!("use the `Tensor` method, or convert one operand to {a} or {b}"));
+    }
+    let text = format!("lhs {lhs} and rhs {rhs} differ in shape; `ops` does not broadcast");
+    Error::new(ErrorKind::Shape, op, text)
+        .help("use the `Tensor` method, or `ops::broadcast_in_dim`")
+}
+
+/// The error of a dtype that an operation does not take.
+#[cold]
+pub(crate) fn bad_dtype(op: &'static str, aval: &Aval, takes: &str) -> Error {
+    Error::new(ErrorKind::DType, op, format!("takes {takes}, not {aval}"))
+}
+
+/// The one operand and its mapped axis: how the batch rules of one operand begin.
+pub(crate) fn mapped<'v>(operands: &'v [Value], axes: &[Option<usize>]) -> (&'v Value, usize) {
+    (&operands[0], axes[0].unwrap_or(0))
+}

@@ -1,0 +1,219 @@
+//! Storage cells and the [`Tensor`] handle: what in-place methods write, and what a transform
+//! sees of a tensor from outside.
+//!
+//! A read or write goes through the stack of traces. While a transform runs, what it writes to a
+//! tensor from outside stays in the transform's overlay; when it ends, the transform decides what
+//! is written back (`jit`: a hidden output; `grad`: the value without its derivative). A read
+//! inside of `jit` makes the cell a hidden input.
+
+use super::{Overlay, Trace, Tracer, Value, current, leaked};
+use crate::aval::Aval;
+use crate::error::Result;
+use std::fmt;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Names a cell for as long as the process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CellId(u64);
+
+/// The storage that tensor handles share.
+pub struct Cell {
+    id: CellId,
+    /// The trace that was current when the cell was made; 0 for none.
+    scope: u64,
+    made_at: &'static Location<'static>,
+    value: Mutex<Value>,
+    view: Option<View>,
+}
+
+/// Makes a view's value from its base's.
+pub type ViewForward = Arc<dyn Fn(&Value) -> Result<Value> + Send + Sync>;
+
+/// Makes a base's new value from its old one and the view's new value.
+pub type ViewBackward = Arc<dyn Fn(&Value, &Value) -> Result<Value> + Send + Sync>;
+
+struct View {
+    base: Arc<Cell>,
+    /// The base's value that the view's was made from.
+    seen: Mutex<Value>,
+    forward: ViewForward,
+    backward: ViewBackward,
+    depth: usize,
+}
+
+static NEXT_CELL: AtomicU64 = AtomicU64::new(0);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Cell {
+    #[track_caller]
+    fn new(value: Value, view: Option<View>) -> Arc<Cell> {
+        Arc::new(Cell {
+            id: CellId(NEXT_CELL.fetch_add(1, Ordering::Relaxed)),
+            scope: super::CURRENT.with_borrow(|t| t.as_ref().map_or(0, |t| t.id())),
+            made_at: Location::caller(),
+            value: Mutex::new(value),
+            view,
+        })
+    }
+
+    /// The cell's name.
+    pub fn id(&self) -> CellId {
+        self.id
+    }
+
+    /// The value as the current trace sees it.
+    ///
+    /// # Errors
+    /// If a view's value has to be made anew and that fails.
+    pub fn read(self: &Arc<Cell>) -> Result<Value> {
+        if let Some(view) = &self.view {
+            return self.read_view(view);
+        }
+        match current() {
+            None => Ok(lock(&self.value).clone()),
+            Some(trace) => Ok(self.read_in(Some(&trace))),
+        }
+    }
+
+    fn read_in(self: &Arc<Cell>, trace: Option<&Arc<Trace>>) -> Value {
+        let Some(trace) = trace else { return lock(&self.value).clone() };
+        if self.scope >= trace.id() {
+            return lock(&self.value).clone();
+        }
+        if let Some(overlay) = trace.overlay().get(&self.id) {
+            return overlay.value.clone();
+        }
+        let outer = self.read_in(trace.parent());
+        let Some(recorder) = trace.interpreter().recorder() else { return outer };
+        let value = recorder.capture_cell(trace, self, &outer);
+        let entry = Overlay { cell: Arc::clone(self), value: value.clone(), written: false };
+        trace.overlay().insert(self.id, entry);
+        value
+    }
+
+    fn read_view(self: &Arc<Cell>, view: &View) -> Result<Value> {
+        let base = view.base.read()?;
+        let mut seen = lock(&view.seen);
+        if !seen.same(&base) {
+            let value = (view.forward)(&base)?;
+            *lock(&self.value) = value;
+            *seen = base;
+        }
+        Ok(lock(&self.value).clone())
+    }
+
+    /// Puts a value in, as the current trace sees the cell.
+    pub fn write(self: &Arc<Cell>, value: Value) {
+        match current() {
+            Some(trace) if self.scope < trace.id() => {
+                let entry = Overlay { cell: Arc::clone(self), value, written: true };
+                trace.overlay().insert(self.id, entry);
+            }
+            _ => *lock(&self.value) = value,
+        }
+    }
+
+    fn write_through(self: &Arc<Cell>, value: Value) -> Result<()> {
+        let Some(view) = &self.view else {
+            self.write(value);
+            return Ok(());
+        };
+        let base = view.base.read()?;
+        let new_base = (view.backward)(&base, &value)?;
+        view.base.write_through(new_base)
+    }
+}
+
+impl fmt::Debug for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cell({:?}, {})", self.id, lock(&self.value).aval())
+    }
+}
+
+/// The torch face: a cheap handle on a storage cell.
+///
+/// Methods have torch's names, argument order, dtype promotion, broadcasting, views and in-place
+/// forms; each gives a [`Result`](crate::Result). A clone shares the storage.
+#[derive(Clone)]
+pub struct Tensor(Arc<Cell>);
+
+impl Tensor {
+    /// A tensor of its own that holds `value`.
+    #[track_caller]
+    pub fn from_value(value: Value) -> Tensor {
+        Tensor(Cell::new(value, None))
+    }
+
+    /// A view of `base`: `forward` makes its value from the base's, `backward` the base's new value
+    /// when the view is written.
+    ///
+    /// # Errors
+    /// What `forward` says.
+    #[track_caller]
+    pub fn view_of(base: &Tensor, forward: ViewForward, backward: ViewBackward) -> Result<Tensor> {
+        /// Past this many views of views a tensor stands alone, so that chains stay short.
+        const MAX_DEPTH: usize = 64;
+        let seen = base.0.read()?;
+        let value = forward(&seen)?;
+        let depth = base.0.view.as_ref().map_or(0, |v| v.depth) + 1;
+        if depth > MAX_DEPTH {
+            return Ok(Tensor::from_value(value));
+        }
+        let base = Arc::clone(&base.0);
+        let view = View { base, seen: Mutex::new(seen), forward, backward, depth };
+        Ok(Tensor(Cell::new(value, Some(view))))
+    }
+
+    /// The value as the transform that is under way sees it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LeakedTracer`](crate::ErrorKind::LeakedTracer) if the tensor was made inside of
+    /// a transform that has ended.
+    pub fn value(&self) -> Result<Value> {
+        let value = self.0.read()?;
+        match &value {
+            Value::Tracer(tracer) if !tracer.trace().is_alive() => Err(self.leaked(tracer)),
+            _ => Ok(value),
+        }
+    }
+
+    #[cold]
+    fn leaked(&self, tracer: &Tracer) -> crate::Error {
+        let at = self.0.made_at;
+        leaked("tensor", tracer).note(format!("it was made at {}:{}", at.file(), at.line()))
+    }
+
+    /// Writes a value: to the cell that all clones share, and through a view to its base.
+    ///
+    /// # Errors
+    /// If a view cannot be written back to its base.
+    pub fn set_value(&self, value: Value) -> Result<()> {
+        self.0.write_through(value)
+    }
+
+    /// The type, without looking for who wrote last.
+    pub fn aval(&self) -> Aval {
+        lock(&self.0.value).aval().clone()
+    }
+
+    /// The storage cell.
+    pub fn cell(&self) -> &Arc<Cell> {
+        &self.0
+    }
+
+    /// Whether both are handles on one storage cell.
+    pub fn same_storage(&self, other: &Tensor) -> bool {
+        self.0.root().id == other.0.root().id
+    }
+}
+
+impl Cell {
+    fn root(self: &Arc<Cell>) -> &Arc<Cell> {
+        self.view.as_ref().map_or(self, |v| v.base.root())
+    }
+}
