@@ -9,7 +9,9 @@ pub mod hlo;
 pub mod mesh;
 pub mod ops;
 pub mod shape;
+pub mod tensor;
 pub mod trace;
+pub mod transforms;
 
 pub use array::Array;
 pub use aval::Aval;
@@ -20,3 +22,11 @@ pub use mesh::{Mesh, NamedSharding, PartitionSpec};
 pub use shape::Shape;
 pub use trace::Value;
 pub use trace::cell::Tensor;
+pub use transforms::{catch, grad, jit, jvp, value_and_grad, vjp, vmap};
+
+/// What most programs use: `use oxbridge::prelude::*;`.
+pub mod prelude {
+    pub use crate::mesh::{Mesh, NamedSharding, PartitionSpec};
+    pub use crate::transforms::{Jit, Tree, catch, grad, jit, jvp, value_and_grad, vjp, vmap};
+    pub use crate::{Client, DType, Device, Error, ErrorKind, Result, Scalar, Shape, Tensor, spec};
+}

@@ -74,6 +74,12 @@ pub struct Device {
 static CLIENTS: RwLock<Vec<Client>> = RwLock::new(Vec::new());
 static DEFAULT: RwLock<Option<Device>> = RwLock::new(None);
 
+impl fmt::Debug for Program<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Program({}, {:?} -> {:?})", self.name, self.ins, self.outs)
+    }
+}
+
 impl Client {
     fn register(kind: Kind) -> Client {
         let mut clients = CLIENTS.write().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -7,11 +7,11 @@ use super::{Domain, bad_dtype, mismatch};
 use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
 use crate::backend::host::elementwise::map2;
-use crate::backend::host::number::{HostField, HostFloat, HostInt, HostNumber, HostReal};
+use crate::backend::host::number::{HostFloat, HostInt, HostNumber, HostReal};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::hlo::Val;
-use crate::ops::compare::{eq, ge, gt, le, lt, select};
+use crate::ops::compare::{eq, lt, select};
 use crate::ops::create::full_like;
 use crate::ops::elementwise::*;
 use crate::trace::linear::not_linear;
@@ -133,7 +133,7 @@ macro_rules! bits {
 
 /// One row for each operation.
 macro_rules! binary {
-    ($($(#[$doc:meta])* $ty:ident $name:ident $hlo:literal $domain:ident
+    ($($(#[$doc:meta])+ $ty:ident $name:ident $hlo:literal $domain:ident
         host($hx:ident, $hy:ident) $host:expr;
         lhs($lx:pat, $ly:pat, $lz:pat, $lt:pat) $lhs:expr;
         rhs($rx:pat, $ry:pat, $rz:pat, $rt:pat) $rhs:expr;
@@ -156,7 +156,7 @@ macro_rules! binary {
             $(fn out($dtype: DType) -> DType { $out })?
         }
 
-        $(#[$doc])*
+        $(#[$doc])+
         ///
         /// # Errors
         /// If the operands differ in dtype or shape, or the dtype is not among those taken.

@@ -26,11 +26,13 @@ pub struct Call {
     pub graph: Arc<Graph>,
     /// Whether `jit` opens the call up in place rather than keep it as a function.
     pub inline: bool,
+    /// For each operand whether the program may overwrite it; empty for none.
+    pub donated: SmallVec<[bool; 8]>,
 }
 
 impl Call {
     fn with(&self, graph: Arc<Graph>) -> Call {
-        Call { graph, ..self.clone() }
+        Call { graph, donated: SmallVec::new(), ..self.clone() }
     }
 }
 
@@ -190,6 +192,14 @@ impl Primitive for Call {
     fn inline(&self) -> Option<&Arc<Graph>> {
         self.inline.then_some(&self.graph)
     }
+
+    fn donated(&self) -> &[bool] {
+        &self.donated
+    }
+
+    fn graph(&self) -> Option<&Arc<Graph>> {
+        Some(&self.graph)
+    }
 }
 
 /// From the known operands and the cotangents that are there to those of the linear operands, and
@@ -295,7 +305,7 @@ fn record_fused(
         None => {
             // Not under the lock: a body may be made of fused operations itself.
             let graph = record(&key.avals, body)?;
-            let made = Arc::new(Call { name: key.name.into(), graph, inline: true });
+            let made = Arc::new(Call { name: key.name.into(), graph, inline: true, donated: SmallVec::new() });
             Arc::clone(lock().get_or_insert_default().entry(key.clone()).or_insert(made))
         }
     };

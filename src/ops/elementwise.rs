@@ -7,7 +7,7 @@ use super::{bad_dtype, mapped};
 use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
 use crate::backend::host::elementwise::map1;
-use crate::backend::host::number::{HostField, HostFloat, HostInt, HostNumber, HostReal, not_bool};
+use crate::backend::host::number::{HostField, HostFloat, HostInt, HostNumber, not_bool};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::hlo::Val;
@@ -166,7 +166,7 @@ macro_rules! kernel {
 /// One row for each operation: doc, type, function, StableHLO op, domain, host kernel, derivative,
 /// and where they apply transpose and result dtype.
 macro_rules! unary {
-    ($($(#[$doc:meta])* $ty:ident $name:ident $hlo:literal $domain:ident
+    ($($(#[$doc:meta])+ $ty:ident $name:ident $hlo:literal $domain:ident
         host($hx:ident) $host:expr;
         jvp($x:pat, $y:pat, $t:pat) $jvp:expr;
         $(transpose($ct:pat, $operand:pat) $transpose:expr;)?
@@ -186,7 +186,7 @@ macro_rules! unary {
             $(fn out($dtype: DType) -> DType { $out })?
         }
 
-        $(#[$doc])*
+        $(#[$doc])+
         ///
         /// # Errors
         /// If the operand's dtype is not among those that the operation takes.

@@ -38,7 +38,7 @@ use crate::trace::Value;
 use crate::trace::linear::Arithmetic;
 
 /// What the interpreters need of the operations.
-pub const ARITHMETIC: Arithmetic = Arithmetic { add: binary::add, zeros: create::zeros };
+pub const ARITHMETIC: Arithmetic = Arithmetic { add, zeros };
 
 /// The error of operands that should have one dtype and one shape.
 #[cold]

@@ -212,6 +212,12 @@ impl Tensor {
     }
 }
 
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({})", self.aval())
+    }
+}
+
 impl Cell {
     fn root(self: &Arc<Cell>) -> &Arc<Cell> {
         self.view.as_ref().map_or(self, |v| v.base.root())

@@ -171,10 +171,14 @@ fn compile(prim: &dyn Primitive, arrays: &[&Array], place: Place) -> Result<Comp
     let mesh = shardings.iter().flatten().next().map(|s| s.mesh().clone());
     let devices = mesh.as_ref().map_or_else(|| vec![device.id()], |m| m.device_ids().to_vec());
     let prim = prim.to_arc();
-    let graph = single(&prim, &bare, &outs);
+    let graph = match prim.graph() {
+        Some(graph) => Arc::clone(graph),
+        None => Arc::new(single(&prim, &bare, &outs)),
+    };
     let entry = Entry {
         name: prim.name(),
         in_shardings: &shardings,
+        donated: prim.donated(),
         partitions: devices.len(),
         ..Entry::default()
     };

@@ -93,6 +93,16 @@ pub trait Primitive: PrimitiveKey + Debug + Send + Sync + 'static {
         }
     }
 
+    /// For each operand whether a program of this primitive alone may overwrite it.
+    fn donated(&self) -> &[bool] {
+        &[]
+    }
+
+    /// The graph that this primitive calls, if it is nothing but a call of one.
+    fn graph(&self) -> Option<&Arc<crate::trace::graph::Graph>> {
+        None
+    }
+
     /// The graph that this primitive calls, if it is a call that may be opened up in place.
     fn inline(&self) -> Option<&Arc<crate::trace::graph::Graph>> {
         None

@@ -10,13 +10,13 @@ use rustc_hash::FxHashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Writes a [`Graph`] while a function runs.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Recorder {
     name: &'static str,
     tape: Mutex<Tape>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Tape {
     avals: Vec<Aval>,
     inputs: Vec<Var>,

@@ -3,3 +3,4 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod pjrt;
+mod transforms;

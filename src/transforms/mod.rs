@@ -1,0 +1,23 @@
+//! What users call: `grad`, `vmap`, `jit` and their kin, over trees of tensors.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`tree`] | [`Tree`](tree::Tree): flatten, rebuild, paths |
+//! | [`jit`] | `jit`: one compiled program for each signature |
+//! | [`grad`] | `grad`, `value_and_grad`, `vjp`, `jvp` |
+//! | [`vmap`] | `vmap` |
+//! | [`catch`] | panics of the std operators as typed errors |
+//!
+//! The interpreters behind them stand in [`trace`](crate::trace).
+
+pub mod catch;
+pub mod grad;
+pub mod jit;
+pub mod tree;
+pub mod vmap;
+
+pub use catch::catch;
+pub use grad::{grad, jvp, value_and_grad, vjp};
+pub use jit::{Jit, jit};
+pub use tree::{Leaves, Tree};
+pub use vmap::vmap;

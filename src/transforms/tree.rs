@@ -1,0 +1,341 @@
+//! Trees: values that hold tensors at their leaves.
+//!
+//! [`Leaves`] visits the tensors of a tree in order, with their paths; [`Tree`] can also be rebuilt
+//! with other tensors at its leaves. Implemented for tensors, tuples, `Vec`, arrays, `Option`, `Box`,
+//! `BTreeMap`, `IndexMap`, references (to visit only), and by `#[derive(Tree)]` for structs, whose
+//! `#[tree(static)]` fields take part in equality of structure.
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::trace::cell::Tensor;
+use indexmap::IndexMap;
+use std::collections::BTreeMap;
+use std::fmt::{Debug, Display, Write};
+use std::hash::{Hash, Hasher};
+
+/// What visits a tree: each tensor, and the places and static parts on the way to it.
+pub trait Visitor<'t> {
+    /// A tensor.
+    fn leaf(&mut self, tensor: &'t Tensor);
+    /// A place is entered: a field, an index, a key.
+    fn enter(&mut self, _key: Key<'_>) {}
+    /// The place entered last is left.
+    fn exit(&mut self) {}
+    /// A part of the structure that is no tensor: a length, a variant, a static field.
+    fn fixed(&mut self, _part: &dyn Fixed) {}
+}
+
+/// One step of a path.
+#[derive(Clone, Copy, Debug)]
+pub enum Key<'k> {
+    /// The place in a tuple, array or `Vec`.
+    Index(usize),
+    /// The name of a field or the key of a map.
+    Name(&'k str),
+}
+
+/// A static part of a tree: compared and printed, never traced.
+pub trait Fixed {
+    /// Writes the part into a hash.
+    fn hash_into(&self, state: &mut dyn Hasher);
+    /// The part as text, by which two parts are compared.
+    fn text(&self) -> String;
+}
+
+impl<T: Hash + Debug> Fixed for T {
+    fn hash_into(&self, mut state: &mut dyn Hasher) {
+        self.hash(&mut state);
+    }
+    fn text(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+/// A value whose tensors can be visited in order.
+pub trait Leaves {
+    /// Shows each tensor and each static part to `visitor`, in an order that the structure fixes.
+    fn visit<'t>(&'t self, visitor: &mut dyn Visitor<'t>);
+}
+
+/// A value that can be rebuilt with other tensors at its leaves.
+pub trait Tree: Leaves {
+    /// The same structure with `f` of each tensor, in the order of [`Leaves::visit`].
+    ///
+    /// # Errors
+    /// What `f` says.
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Self>
+    where
+        Self: Sized;
+}
+
+/// All tensors of a tree, in order.
+pub fn leaves<T: Leaves + ?Sized>(tree: &T) -> Vec<&Tensor> {
+    struct Collect<'t>(Vec<&'t Tensor>);
+    impl<'t> Visitor<'t> for Collect<'t> {
+        fn leaf(&mut self, tensor: &'t Tensor) {
+            self.0.push(tensor);
+        }
+    }
+    let mut collect = Collect(Vec::new());
+    tree.visit(&mut collect);
+    collect.0
+}
+
+/// The path of each tensor of a tree, in order: `layers[0].weight`; empty for a tree that is one
+/// tensor.
+pub fn paths<T: Leaves + ?Sized>(tree: &T) -> Vec<String> {
+    #[derive(Default)]
+    struct Paths {
+        at: String,
+        lengths: Vec<usize>,
+        all: Vec<String>,
+    }
+    impl<'t> Visitor<'t> for Paths {
+        fn leaf(&mut self, _: &'t Tensor) {
+            self.all.push(self.at.clone());
+        }
+        fn enter(&mut self, key: Key<'_>) {
+            self.lengths.push(self.at.len());
+            let dot = if self.at.is_empty() { "" } else { "." };
+            // Writing to a `String` cannot fail.
+            let _ = match key {
+                Key::Index(i) => write!(self.at, "[{i}]"),
+                Key::Name(name) => write!(self.at, "{dot}{name}"),
+            };
+        }
+        fn exit(&mut self) {
+            self.at.truncate(self.lengths.pop().unwrap_or(0));
+        }
+    }
+    let mut paths = Paths::default();
+    tree.visit(&mut paths);
+    paths.all
+}
+
+/// The name of the `i`-th tensor of an argument, for errors: its path in backticks.
+pub(crate) fn leaf_name<A: Leaves>(args: &A, i: usize) -> String {
+    let path = paths(args).into_iter().nth(i).unwrap_or_default();
+    if path.is_empty() { "the argument".into() } else { format!("`{path}`") }
+}
+
+/// The structure of a tree without its tensors, as text: two trees are alike if these are equal.
+pub fn structure<T: Leaves + ?Sized>(tree: &T) -> String {
+    #[derive(Default)]
+    struct Structure(String);
+    impl<'t> Visitor<'t> for Structure {
+        fn leaf(&mut self, _: &'t Tensor) {
+            self.0.push('*');
+        }
+        fn enter(&mut self, key: Key<'_>) {
+            let _ = match key {
+                Key::Index(i) => write!(self.0, "{i}("),
+                Key::Name(name) => write!(self.0, "{name}("),
+            };
+        }
+        fn exit(&mut self) {
+            self.0.push(')');
+        }
+        fn fixed(&mut self, part: &dyn Fixed) {
+            let _ = write!(self.0, "<{}>", part.text());
+        }
+    }
+    let mut structure = Structure::default();
+    tree.visit(&mut structure);
+    structure.0
+}
+
+/// The tree with the given tensors at its leaves.
+///
+/// # Errors
+/// If there are more or fewer tensors than leaves.
+pub fn rebuild<T: Tree>(tree: &T, tensors: impl IntoIterator<Item = Tensor>) -> Result<T> {
+    let mut tensors = tensors.into_iter();
+    let missing = || Error::new(ErrorKind::Tree, "tree", "there are fewer tensors than leaves");
+    let out = tree.map(&mut |_| tensors.next().ok_or_else(missing))?;
+    match tensors.next() {
+        None => Ok(out),
+        Some(_) => Err(Error::new(ErrorKind::Tree, "tree", "there are more tensors than leaves")),
+    }
+}
+
+/// `f` of each tensor of a tree, which keeps its structure.
+///
+/// # Errors
+/// What `f` says.
+pub fn tree_map<T: Tree>(tree: &T, mut f: impl FnMut(&Tensor) -> Result<Tensor>) -> Result<T> {
+    tree.map(&mut f)
+}
+
+/// `f` of the tensors that stand at one place in two trees of one structure.
+///
+/// # Errors
+/// If the structures differ; what `f` says.
+pub fn tree_map2<T: Tree, U: Leaves>(
+    tree: &T,
+    other: &U,
+    mut f: impl FnMut(&Tensor, &Tensor) -> Result<Tensor>,
+) -> Result<T> {
+    let others = leaves(other);
+    let count = leaves(tree).len();
+    if count != others.len() {
+        let text = format!("trees of {count} and {} tensors differ in structure", others.len());
+        return Err(Error::new(ErrorKind::Tree, "tree_map", text));
+    }
+    let mut others = others.into_iter();
+    tree.map(&mut |t| match others.next() {
+        Some(other) => f(t, other),
+        None => Err(Error::new(ErrorKind::Tree, "tree_map", "the trees differ in structure")),
+    })
+}
+
+impl Leaves for Tensor {
+    fn visit<'t>(&'t self, visitor: &mut dyn Visitor<'t>) {
+        visitor.leaf(self);
+    }
+}
+
+impl Tree for Tensor {
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        f(self)
+    }
+}
+
+impl<T: Leaves + ?Sized> Leaves for &T {
+    fn visit<'t>(&'t self, visitor: &mut dyn Visitor<'t>) {
+        (**self).visit(visitor);
+    }
+}
+
+impl<T: Leaves + ?Sized> Leaves for Box<T> {
+    fn visit<'t>(&'t self, visitor: &mut dyn Visitor<'t>) {
+        (**self).visit(visitor);
+    }
+}
+
+impl<T: Tree> Tree for Box<T> {
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Box<T>> {
+        Ok(Box::new((**self).map(f)?))
+    }
+}
+
+impl<T: Leaves> Leaves for [T] {
+    fn visit<'t>(&'t self, visitor: &mut dyn Visitor<'t>) {
+        visitor.fixed(&self.len());
+        for (i, item) in self.iter().enumerate() {
+            visitor.enter(Key::Index(i));
+            item.visit(visitor);
+            visitor.exit();
+        }
+    }
+}
+
+impl<T: Leaves> Leaves for Vec<T> {
+    fn visit<'t>(&'t self, visitor: &mut dyn Visitor<'t>) {
+        self.as_slice().visit(visitor);
+    }
+}
+
+impl<T: Tree> Tree for Vec<T> {
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Vec<T>> {
+        self.iter().map(|item| item.map(f)).collect()
+    }
+}
+
+impl<T: Leaves, const N: usize> Leaves for [T; N] {
+    fn visit<'t>(&'t self, visitor: &mut dyn Visitor<'t>) {
+        self.as_slice().visit(visitor);
+    }
+}
+
+impl<T: Tree, const N: usize> Tree for [T; N] {
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<[T; N]> {
+        let items: Vec<T> = self.iter().map(|item| item.map(f)).collect::<Result<_>>()?;
+        items.try_into().map_err(|_| Error::new(ErrorKind::Tree, "tree", "an array changed length"))
+    }
+}
+
+impl<T: Leaves> Leaves for Option<T> {
+    fn visit<'t>(&'t self, visitor: &mut dyn Visitor<'t>) {
+        visitor.fixed(&self.is_some());
+        if let Some(item) = self {
+            item.visit(visitor);
+        }
+    }
+}
+
+impl<T: Tree> Tree for Option<T> {
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Option<T>> {
+        self.as_ref().map(|item| item.map(f)).transpose()
+    }
+}
+
+fn visit_map<'t, K: Display, T: Leaves + 't>(
+    entries: impl ExactSizeIterator<Item = (K, &'t T)>,
+    visitor: &mut dyn Visitor<'t>,
+) {
+    visitor.fixed(&entries.len());
+    for (key, item) in entries {
+        visitor.enter(Key::Name(&key.to_string()));
+        item.visit(visitor);
+        visitor.exit();
+    }
+}
+
+impl<K: Display + Ord, T: Leaves> Leaves for BTreeMap<K, T> {
+    fn visit<'t>(&'t self, visitor: &mut dyn Visitor<'t>) {
+        visit_map(self.iter(), visitor);
+    }
+}
+
+impl<K: Display + Ord + Clone, T: Tree> Tree for BTreeMap<K, T> {
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<BTreeMap<K, T>> {
+        self.iter().map(|(key, item)| Ok((key.clone(), item.map(f)?))).collect()
+    }
+}
+
+impl<K: Display + Hash + Eq, T: Leaves> Leaves for IndexMap<K, T> {
+    fn visit<'t>(&'t self, visitor: &mut dyn Visitor<'t>) {
+        visit_map(self.iter(), visitor);
+    }
+}
+
+impl<K: Display + Hash + Eq + Clone, T: Tree> Tree for IndexMap<K, T> {
+    fn map(&self, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<IndexMap<K, T>> {
+        self.iter().map(|(key, item)| Ok((key.clone(), item.map(f)?))).collect()
+    }
+}
+
+impl Leaves for () {
+    fn visit<'t>(&'t self, _: &mut dyn Visitor<'t>) {}
+}
+
+impl Tree for () {
+    fn map(&self, _: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<()> {
+        Ok(())
+    }
+}
+
+macro_rules! tuples {
+    ($(($($T:ident $i:tt),+))*) => {$(
+        impl<$($T: Leaves),+> Leaves for ($($T,)+) {
+            fn visit<'t>(&'t self, visitor: &mut dyn Visitor<'t>) {
+                $(
+                    visitor.enter(Key::Index($i));
+                    self.$i.visit(visitor);
+                    visitor.exit();
+                )+
+            }
+        }
+
+        impl<$($T: Tree),+> Tree for ($($T,)+) {
+            fn map(&self, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Self> {
+                Ok(($(self.$i.map(f)?,)+))
+            }
+        }
+    )*};
+}
+
+tuples! {
+    (A 0) (A 0, B 1) (A 0, B 1, C 2) (A 0, B 1, C 2, D 3) (A 0, B 1, C 2, D 3, E 4)
+    (A 0, B 1, C 2, D 3, E 4, F 5) (A 0, B 1, C 2, D 3, E 4, F 5, G 6)
+    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7)
+}
