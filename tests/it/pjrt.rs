@@ -364,5 +364,7 @@ fn many_threads_share_one_program() {
         }
     };
     let threads: Vec<_> = (0..4).map(|k| std::thread::spawn(work(k))).collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
 }

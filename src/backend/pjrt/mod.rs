@@ -26,6 +26,8 @@ pub mod discover;
 pub mod error;
 pub mod event;
 pub mod executable;
+#[cfg(test)]
+mod fake;
 pub mod install;
 pub mod options;
 pub mod program;
