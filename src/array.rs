@@ -161,7 +161,9 @@ impl Array {
             Data::Buffers(buffers) => buffers,
         };
         match self.0.aval.sharding() {
-            Some(sharding) if !sharding.is_replicated() => assemble(&self.0.aval, sharding, buffers),
+            Some(sharding) if !sharding.is_replicated() => {
+                assemble(&self.0.aval, sharding, buffers)
+            }
             _ => buffers[0].to_host(),
         }
     }
@@ -177,7 +179,9 @@ impl Array {
 
 #[cold]
 fn donated_error(op: &'static str, aval: &Aval) -> Error {
-    let text = format!("this tensor {aval} was donated to a compiled function, which may have overwritten it");
+    let text = format!(
+        "this tensor {aval} was donated to a compiled function, which may have overwritten it"
+    );
     Error::new(ErrorKind::Donated, op, text)
         .help("use what the function returned, or pass a copy of the tensor")
 }

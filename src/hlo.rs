@@ -101,7 +101,9 @@ impl Body {
         self.line(format_args!("{head}\"{name}\"({names}){regions}{attrs} : ({ins}) -> {types}"));
         match outs {
             [one] => vec![Val::new(out, one)],
-            many => many.iter().enumerate().map(|(i, a)| Val::new(format!("{out}#{i}"), a)).collect(),
+            many => {
+                many.iter().enumerate().map(|(i, a)| Val::new(format!("{out}#{i}"), a)).collect()
+            }
         }
     }
 
@@ -156,7 +158,8 @@ impl Body {
     fn into_region(self, args: &[Val], depth: usize) -> String {
         let params = join(args.iter().map(|v| format!("{}: {}", v.name(), v.aval.hlo())));
         let pad = " ".repeat(depth * 2);
-        let head = if args.is_empty() { String::new() } else { format!("{pad}  ^bb0({params}):\n") };
+        let head =
+            if args.is_empty() { String::new() } else { format!("{pad}  ^bb0({params}):\n") };
         format!("{{\n{head}{}{pad}}}", self.text)
     }
 }
@@ -218,7 +221,8 @@ fn float(value: Scalar) -> String {
         return format!("0x{digits}");
     }
     // The shortest text that reads back as the same number; MLIR wants a point before the `e`.
-    let text = if value.dtype() == DType::F64 { format!("{v:e}") } else { format!("{:e}", v as f32) };
+    let text =
+        if value.dtype() == DType::F64 { format!("{v:e}") } else { format!("{:e}", v as f32) };
     match text.split_once('e') {
         Some((mantissa, exponent)) if !mantissa.contains('.') => format!("{mantissa}.0e{exponent}"),
         _ => text,

@@ -42,7 +42,8 @@ impl Mesh {
         let sizes: Vec<usize> = axes.iter().map(|(_, s)| *s).collect();
         let total: usize = sizes.iter().product();
         if total != devices.len() || total == 0 {
-            let text = format!("axes {sizes:?} need {total} devices, but {} are given", devices.len());
+            let text =
+                format!("axes {sizes:?} need {total} devices, but {} are given", devices.len());
             return Err(error(text).help(
                 "a CPU client has as many devices as `ClientOptions::cpu_device_count` says",
             ));
@@ -189,7 +190,9 @@ impl fmt::Display for PartitionSpec {
         let entry = |e: &AxisSpec| match e.len() {
             0 => "None".to_string(),
             1 => format!("\"{}\"", e[0]),
-            _ => format!("({})", e.iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(", ")),
+            _ => {
+                format!("({})", e.iter().map(|n| format!("\"{n}\"")).collect::<Vec<_>>().join(", "))
+            }
         };
         write!(f, "spec![{}]", self.0.iter().map(entry).collect::<Vec<_>>().join(", "))
     }
@@ -253,7 +256,9 @@ impl NamedSharding {
         for name in spec.0.iter().flatten() {
             let error = |text| Error::new(ErrorKind::Sharding, "sharding", text);
             if mesh.axis_index(name).is_none() {
-                return Err(error(format!("{spec} names axis `{name}`, which {mesh} does not have")));
+                return Err(error(format!(
+                    "{spec} names axis `{name}`, which {mesh} does not have"
+                )));
             }
             if seen.contains(&&**name) {
                 return Err(error(format!("{spec} names axis `{name}` twice")));

@@ -12,6 +12,7 @@
 //! | [`plugin`], [`client`], [`device`], [`topology`] | a plugin, its devices opened, described |
 //! | [`transfer`], [`buffer`] | host to device, arrays on a device |
 //! | [`executable`] | compiled programs and their runs |
+//! | [`extensions`] | the FFI extension |
 //! | [`layout`] | what the structs are called in C and where their fields lie |
 //!
 //! Beyond the header's names there are two traits. [`Struct`] tells each struct's C name, its
@@ -39,6 +40,7 @@ pub mod device;
 pub mod error;
 pub mod event;
 pub mod executable;
+pub mod extensions;
 pub mod layout;
 pub mod plugin;
 pub mod topology;
@@ -51,6 +53,7 @@ pub use device::*;
 pub use error::*;
 pub use event::*;
 pub use executable::*;
+pub use extensions::*;
 pub use layout::{Function, Layout, Struct, codes, layouts};
 pub use plugin::*;
 pub use topology::*;

@@ -40,6 +40,12 @@ fn nothing_of_the_header_is_missing() {
     assert!(functions_of(&text).count() > 110, "the header lists its functions");
 }
 
+/// What the plugins of API 0.81, 0.106 and 0.115 report as the size of their FFI extension.
+#[test]
+fn the_ffi_extension_is_as_long_as_plugins_say() {
+    assert_eq!(size_of::<pjrt_sys::PJRT_FFI_Extension>(), 48);
+}
+
 /// A question to the C compiler.
 enum Fact {
     Size(&'static str),

@@ -105,7 +105,11 @@ impl Client {
     pub fn by_id(id: u32) -> Result<Client> {
         let clients = CLIENTS.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         clients.get(id as usize).cloned().ok_or_else(|| {
-            Error::new(ErrorKind::Device, "client", format!("there is no client {id} in this process"))
+            Error::new(
+                ErrorKind::Device,
+                "client",
+                format!("there is no client {id} in this process"),
+            )
         })
     }
 
@@ -136,7 +140,8 @@ impl Client {
     pub fn device(&self, index: usize) -> Result<Device> {
         let devices = self.devices();
         devices.get(index).cloned().ok_or_else(|| {
-            let text = format!("{} has {} devices, not device {index}", self.platform(), devices.len());
+            let text =
+                format!("{} has {} devices, not device {index}", self.platform(), devices.len());
             Error::new(ErrorKind::Device, "device", text)
         })
     }
@@ -235,10 +240,7 @@ impl Mesh {
     ///
     /// # Errors
     /// As [`Mesh::from_ids`].
-    pub fn new<N: AsRef<str>>(
-        devices: &[Device],
-        axes: impl AsRef<[(N, usize)]>,
-    ) -> Result<Mesh> {
+    pub fn new<N: AsRef<str>>(devices: &[Device], axes: impl AsRef<[(N, usize)]>) -> Result<Mesh> {
         let ids: Vec<_> = devices.iter().map(Device::id).collect();
         Mesh::from_ids(&ids, axes.as_ref())
     }

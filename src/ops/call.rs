@@ -294,10 +294,7 @@ pub fn fused(
     bind(&*call, operands)
 }
 
-fn record_fused(
-    key: FusedKey,
-    body: impl FnOnce(&[Value]) -> Result<Values>,
-) -> Result<Arc<Call>> {
+fn record_fused(key: FusedKey, body: impl FnOnce(&[Value]) -> Result<Values>) -> Result<Arc<Call>> {
     let lock = || ALL_FUSED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let found = lock().get_or_insert_default().get(&key).cloned();
     let call = match found {
@@ -305,7 +302,12 @@ fn record_fused(
         None => {
             // Not under the lock: a body may be made of fused operations itself.
             let graph = record(&key.avals, body)?;
-            let made = Arc::new(Call { name: key.name.into(), graph, inline: true, donated: SmallVec::new() });
+            let made = Arc::new(Call {
+                name: key.name.into(),
+                graph,
+                inline: true,
+                donated: SmallVec::new(),
+            });
             Arc::clone(lock().get_or_insert_default().entry(key.clone()).or_insert(made))
         }
     };

@@ -41,8 +41,10 @@ impl Primitive for Convert {
             let wide = if self.dtype.is_unsigned() { DType::U32 } else { DType::I32 };
             let wide = x.aval().with_dtype(wide);
             let y = cx.op1("stablehlo.convert", &[x], "", &wide);
-            let low = cx.constant(crate::Scalar::min_value(self.dtype).convert(wide.dtype()), &wide);
-            let high = cx.constant(crate::Scalar::max_value(self.dtype).convert(wide.dtype()), &wide);
+            let low =
+                cx.constant(crate::Scalar::min_value(self.dtype).convert(wide.dtype()), &wide);
+            let high =
+                cx.constant(crate::Scalar::max_value(self.dtype).convert(wide.dtype()), &wide);
             let y = cx.op1("stablehlo.maximum", &[&y, &low], "", &wide);
             let y = cx.op1("stablehlo.minimum", &[&y, &high], "", &wide);
             return Ok(cx.op("stablehlo.convert", &[y], "", outs));
@@ -69,7 +71,8 @@ impl Primitive for Convert {
             return Err(not_linear(self));
         }
         // The cotangent of a real number that became complex is the real part.
-        let ct = if self.dtype.is_complex() && !dtype.is_complex() { real(ct)? } else { ct.clone() };
+        let ct =
+            if self.dtype.is_complex() && !dtype.is_complex() { real(ct)? } else { ct.clone() };
         Ok(smallvec![Some(convert(&ct, dtype)?)])
     }
 

@@ -16,9 +16,9 @@
 //! | [`call`] | a graph as one operation, and [`call::fused`] |
 
 pub mod binary;
+pub mod call;
 pub mod compare;
 pub mod convert;
-pub mod call;
 pub mod create;
 pub mod elementwise;
 pub mod reduce;

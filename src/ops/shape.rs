@@ -89,7 +89,8 @@ impl Primitive for BroadcastInDim {
     ) -> Result<(Values, BatchAxes)> {
         let x = move_batch_axis(size, &operands[0], axes[0], 0)?;
         let shape = self.shape.insert(0, size);
-        let places: Vec<usize> = std::iter::once(0).chain(self.axes.iter().map(|a| a + 1)).collect();
+        let places: Vec<usize> =
+            std::iter::once(0).chain(self.axes.iter().map(|a| a + 1)).collect();
         Ok((smallvec![broadcast_in_dim(&x, &shape, &places)?], smallvec![Some(0)]))
     }
 

@@ -93,7 +93,10 @@ fn device_mismatch(op: &'static str, arrays: &[&Array]) -> Error {
 fn key(prim: &dyn Primitive, arrays: &[&Array], place: Place) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |h: u64, x: u64| (h.rotate_left(5) ^ x).wrapping_mul(K);
-    let start = mix(prim.dyn_hash(), place.device.map_or(0, |d| (u64::from(d.client) << 32) | u64::from(d.index)));
+    let start = mix(
+        prim.dyn_hash(),
+        place.device.map_or(0, |d| (u64::from(d.client) << 32) | u64::from(d.index)),
+    );
     arrays.iter().fold(start, |h, a| mix(h, a.aval().hash_code()))
 }
 

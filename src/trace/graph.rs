@@ -264,11 +264,16 @@ impl Graph {
             }
         }
         let ready = |defined: &[bool], atoms: &[Atom]| {
-            atoms.iter().all(|a| matches!(a, Atom::Literal(_)) || matches!(a, Atom::Var(v) if defined[*v as usize]))
+            atoms.iter().all(|a| {
+                matches!(a, Atom::Literal(_)) || matches!(a, Atom::Var(v) if defined[*v as usize])
+            })
         };
         for eqn in &self.eqns {
             if !ready(&defined, &eqn.inputs) {
-                return fail(format!("`{}` reads a variable before it is defined", eqn.prim.name()));
+                return fail(format!(
+                    "`{}` reads a variable before it is defined",
+                    eqn.prim.name()
+                ));
             }
             let ins: Avals = eqn.inputs.iter().map(|a| self.atom_aval(a)).collect();
             let outs = eqn.prim.infer(&ins)?;
@@ -282,7 +287,11 @@ impl Graph {
                 }
             }
         }
-        if ready(&defined, &self.outputs) { Ok(()) } else { fail("an output is not defined".into()) }
+        if ready(&defined, &self.outputs) {
+            Ok(())
+        } else {
+            fail("an output is not defined".into())
+        }
     }
 }
 

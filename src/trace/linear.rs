@@ -101,7 +101,8 @@ impl LinearTape {
             if out_cts.iter().all(Option::is_none) {
                 continue;
             }
-            let operands: SmallVec<[Operand; 2]> = eqn.inputs.iter().map(|i| self.operand(i)).collect();
+            let operands: SmallVec<[Operand; 2]> =
+                eqn.inputs.iter().map(|i| self.operand(i)).collect();
             let in_cts = eqn.prim.transpose(&out_cts, &operands)?;
             for (input, ct) in eqn.inputs.iter().zip(in_cts) {
                 if let (Input::Var(v), Some(ct)) = (input, ct) {
@@ -125,7 +126,10 @@ impl LinearTape {
     ///
     /// # Errors
     /// What a rule says.
-    pub fn of_graph(graph: &Graph, operands: &[Operand]) -> Result<(LinearTape, Vec<Var>, Vec<Input>)> {
+    pub fn of_graph(
+        graph: &Graph,
+        operands: &[Operand],
+    ) -> Result<(LinearTape, Vec<Var>, Vec<Input>)> {
         let mut tape = LinearTape::default();
         let mut env: Vec<Option<Input>> = vec![None; graph.var_count()];
         let mut linear = Vec::new();
@@ -140,7 +144,9 @@ impl LinearTape {
         }
         let read = |env: &[Option<Input>], atom: &Atom| match atom {
             Atom::Literal(s) => Input::Known(Value::scalar(*s)),
-            Atom::Var(v) => env[*v as usize].clone().unwrap_or_else(|| unreachable!("checked graph")),
+            Atom::Var(v) => {
+                env[*v as usize].clone().unwrap_or_else(|| unreachable!("checked graph"))
+            }
         };
         for eqn in graph.eqns() {
             let inputs: SmallVec<[Input; 2]> = eqn.inputs.iter().map(|a| read(&env, a)).collect();
@@ -265,10 +271,7 @@ pub fn linearize(
     let outer = current();
     // The interpreter is read again through the trace that owns it.
     let linear = Trace::start_in(outer, Box::new(Linear::default()));
-    let jvp = Trace::start_in(
-        Some(Arc::clone(linear.trace())),
-        Box::new(super::jvp::Jvp { name }),
-    );
+    let jvp = Trace::start_in(Some(Arc::clone(linear.trace())), Box::new(super::jvp::Jvp { name }));
     let mut tape = LinearTape::default();
     let mut inputs = Vec::new();
     let mut operands = Values::new();

@@ -113,7 +113,8 @@ impl Lowering {
             env[var as usize] = Some(value.clone());
         }
         for eqn in graph.eqns() {
-            let inputs: Vec<Val> = eqn.inputs.iter().map(|a| self.read(&env, a)).collect::<Result<_>>()?;
+            let inputs: Vec<Val> =
+                eqn.inputs.iter().map(|a| self.read(&env, a)).collect::<Result<_>>()?;
             let outs: Vec<Aval> = eqn.outputs.iter().map(|&v| graph.aval(v).clone()).collect();
             let results = eqn.prim.lower(self, &inputs, &outs)?;
             for (&var, value) in eqn.outputs.iter().zip(results) {
@@ -171,7 +172,11 @@ impl Lowering {
 fn identifier(name: &str) -> String {
     let word = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let text: String = name.chars().map(word).collect();
-    if text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') { text } else { format!("f{text}") }
+    if text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        text
+    } else {
+        format!("f{text}")
+    }
 }
 
 fn arguments(avals: &[Aval]) -> Vec<Val> {
@@ -196,9 +201,10 @@ pub fn module(graph: &Graph, entry: &Entry<'_>) -> Result<String> {
         attrs.extend(aliases[i].clone());
         annotated(format!("{}: {}", v.name(), v.aval().hlo()), &attrs)
     });
-    let types = results.iter().enumerate().map(|(i, v)| {
-        annotated(v.aval().hlo(), &sharding_attr(entry.out_shardings, i, v.aval()))
-    });
+    let types = results
+        .iter()
+        .enumerate()
+        .map(|(i, v)| annotated(v.aval().hlo(), &sharding_attr(entry.out_shardings, i, v.aval())));
     let mut text = format!(
         "module @{} attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = 1 : i32}} {{\n",
         identifier(entry.name),
@@ -239,7 +245,8 @@ fn aliases(args: &[Val], results: &[Val], entry: &Entry<'_>) -> Vec<Option<Strin
             if entry.partitions > 1 {
                 return Some("jax.buffer_donor = true".to_string());
             }
-            let free = (0..results.len()).find(|&r| !taken[r] && results[r].aval() == arg.aval())?;
+            let free =
+                (0..results.len()).find(|&r| !taken[r] && results[r].aval() == arg.aval())?;
             taken[free] = true;
             Some(format!("tf.aliasing_output = {free} : i32"))
         })

@@ -125,7 +125,8 @@ impl Value {
 #[cold]
 fn not_concrete(op: &'static str, tracer: &Tracer) -> Error {
     let name = tracer.0.trace.name();
-    let text = format!("the value of {} is not known inside `{name}`, only its type", tracer.aval());
+    let text =
+        format!("the value of {} is not known inside `{name}`, only its type", tracer.aval());
     Error::new(ErrorKind::NotConcrete, op, text)
         .help("branch on data with `cond` or `where_`, loop with `while_loop`, or read it outside")
 }
@@ -205,8 +206,12 @@ pub trait Interpreter: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
     /// Applies a primitive; `trace` is the trace that this interpreter belongs to, and is current.
-    fn process(&self, trace: &Arc<Trace>, prim: &dyn Primitive, operands: &[Value])
-    -> Result<Values>;
+    fn process(
+        &self,
+        trace: &Arc<Trace>,
+        prim: &dyn Primitive,
+        operands: &[Value],
+    ) -> Result<Values>;
 
     /// What is written to a tensor from outside when the transform ends, for a `value` of its own.
     fn leave(&self, value: &Value) -> Result<Value>;

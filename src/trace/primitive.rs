@@ -81,8 +81,12 @@ pub trait Primitive: PrimitiveKey + Debug + Send + Sync + 'static {
     fn transpose(&self, cts: &[Tangent], operands: &[Operand]) -> Result<Tangents>;
 
     /// The operation over a batch of `size`, where at least one operand is mapped over an axis.
-    fn batch(&self, size: usize, operands: &[Value], axes: &[Option<usize>])
-    -> Result<(Values, BatchAxes)>;
+    fn batch(
+        &self,
+        size: usize,
+        operands: &[Value],
+        axes: &[Option<usize>],
+    ) -> Result<(Values, BatchAxes)>;
 
     /// The parameters as graphs print them, `axes=[0]`; empty if there are none.
     fn params(&self) -> String {

@@ -148,7 +148,12 @@ pub fn vjp<A: Tree + Clone, B: Tree + Clone>(
 
 /// The values of `given`, which must have the structure and types of `like`; those of integers are
 /// left out.
-fn matching(op: &'static str, what: &str, like: &impl Leaves, given: &impl Leaves) -> Result<Tangents> {
+fn matching(
+    op: &'static str,
+    what: &str,
+    like: &impl Leaves,
+    given: &impl Leaves,
+) -> Result<Tangents> {
     let (wants, have) = (leaves(like), leaves(given));
     if wants.len() != have.len() {
         let text = format!("{} {what}s are given for {} tensors", have.len(), wants.len());
@@ -197,10 +202,9 @@ pub fn jvp<A: Tree, B: Tree>(
         values.iter().map(|v| jvp::split(guard.trace(), v)).unzip();
     let tangents = primals.iter().zip(tangents);
     let tangents = tangents
-        .map(|(p, t)| Ok(Tensor::from_value(t.map_or_else(|| ops::zeros(&p.aval().unsharded()), Ok)?)))
+        .map(|(p, t)| {
+            Ok(Tensor::from_value(t.map_or_else(|| ops::zeros(&p.aval().unsharded()), Ok)?))
+        })
         .collect::<Result<Vec<_>>>()?;
-    Ok((
-        rebuild(&out, primals.into_iter().map(Tensor::from_value))?,
-        rebuild(&out, tangents)?,
-    ))
+    Ok((rebuild(&out, primals.into_iter().map(Tensor::from_value))?, rebuild(&out, tangents)?))
 }

@@ -248,9 +248,10 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
         operands: &[Value],
     ) -> Result<Arc<Entry<B>>> {
         let key = key(signature, operands);
-        let found = self.entries().get(&key).and_then(|list| {
-            list.iter().find(|entry| entry.matches(signature, operands)).cloned()
-        });
+        let found = self
+            .entries()
+            .get(&key)
+            .and_then(|list| list.iter().find(|entry| entry.matches(signature, operands)).cloned());
         if let Some(found) = found {
             return Ok(found);
         }
@@ -269,7 +270,8 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
             let inner: Vec<Tensor> = tracers.iter().cloned().map(Tensor::from_value).collect();
             let args = rebuild(args, inner.iter().cloned())?;
             let out = catch(|| self.f.apply(args))?;
-            let mut values = leaves(&out).into_iter().map(Tensor::value).collect::<Result<Values>>()?;
+            let mut values =
+                leaves(&out).into_iter().map(Tensor::value).collect::<Result<Values>>()?;
             let results = values.len();
             let mut written_args = Vec::new();
             for (i, (tensor, tracer)) in inner.iter().zip(tracers).enumerate() {
@@ -285,8 +287,11 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
         let (out, results, written_args) = parts
             .ok_or_else(|| Error::new(ErrorKind::NoRule, "jit", "the function did not run"))?;
         let graph = Arc::new(recorded.graph);
-        let hidden_avals: Avals =
-            recorded.hidden.iter().map(|s| Ok(source_value(s)?.aval().clone())).collect::<Result<_>>()?;
+        let hidden_avals: Avals = recorded
+            .hidden
+            .iter()
+            .map(|s| Ok(source_value(s)?.aval().clone()))
+            .collect::<Result<_>>()?;
         let mut donated: SmallVec<[bool; 8]> =
             signature.elements.iter().map(|e| self.donated.contains(e)).collect();
         donated.resize(graph.inputs().len(), false);

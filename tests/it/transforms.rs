@@ -53,9 +53,12 @@ fn grad_nests_with_itself_jit_and_vmap() {
         grad(|x: &Tensor| grad(|x: &Tensor| inner.call(x))(x)?.sum())(x)
     };
     close(&through(&x()).unwrap(), &curvatures);
-    let (_, t) = jvp(|x: &Tensor| grad(f)(x), &x(), &Tensor::from_slice(&[1f64; 3], [3]).unwrap()).unwrap();
+    let (_, t) =
+        jvp(|x: &Tensor| grad(f)(x), &x(), &Tensor::from_slice(&[1f64; 3], [3]).unwrap()).unwrap();
     close(&t, &curvatures);
-    let (_, t) = jvp(|x: &Tensor| inner.call(x), &x(), &Tensor::from_slice(&[1f64; 3], [3]).unwrap()).unwrap();
+    let (_, t) =
+        jvp(|x: &Tensor| inner.call(x), &x(), &Tensor::from_slice(&[1f64; 3], [3]).unwrap())
+            .unwrap();
     close(&t, &[slopes.iter().sum()]);
     let batched = jit(f);
     close(&vmap(|x: &Tensor| batched.call(x))(&x()).unwrap(), &points.map(|x| (x * x).sin()));
