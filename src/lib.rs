@@ -15,7 +15,7 @@ pub mod transforms;
 
 pub use array::Array;
 pub use aval::Aval;
-pub use backend::{Client, Device};
+pub use backend::{Client, ClientOptions, Device};
 pub use dtype::{DType, Element, Scalar};
 pub use error::{Error, ErrorKind, Result};
 pub use mesh::{Mesh, NamedSharding, PartitionSpec};
@@ -28,5 +28,7 @@ pub use transforms::{catch, grad, jit, jvp, value_and_grad, vjp, vmap};
 pub mod prelude {
     pub use crate::mesh::{Mesh, NamedSharding, PartitionSpec};
     pub use crate::transforms::{Jit, Tree, catch, grad, jit, jvp, value_and_grad, vjp, vmap};
-    pub use crate::{Client, DType, Device, Error, ErrorKind, Result, Scalar, Shape, Tensor, spec};
+    pub use crate::{
+        Client, ClientOptions, DType, Device, Error, ErrorKind, Result, Scalar, Shape, Tensor, spec,
+    };
 }

@@ -4,6 +4,7 @@ use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::Val;
+use crate::mesh::NamedSharding;
 use crate::ops::ARITHMETIC;
 use crate::trace::batch::{self, Batch};
 use crate::trace::graph::{DerivedKey, Graph};
@@ -28,11 +29,24 @@ pub struct Call {
     pub inline: bool,
     /// For each operand whether the program may overwrite it; empty for none.
     pub donated: SmallVec<[bool; 8]>,
+    /// For each result the sharding that it must have; empty or none leaves it to the compiler.
+    pub out_shardings: SmallVec<[Option<NamedSharding>; 1]>,
 }
 
 impl Call {
+    /// A call that donates nothing.
+    pub fn new(name: &str, graph: Arc<Graph>, inline: bool) -> Call {
+        Call {
+            name: name.into(),
+            graph,
+            inline,
+            donated: SmallVec::new(),
+            out_shardings: SmallVec::new(),
+        }
+    }
+
     fn with(&self, graph: Arc<Graph>) -> Call {
-        Call { graph, donated: SmallVec::new(), ..self.clone() }
+        Call { graph, donated: SmallVec::new(), out_shardings: SmallVec::new(), ..self.clone() }
     }
 }
 
@@ -197,6 +211,14 @@ impl Primitive for Call {
         &self.donated
     }
 
+    fn out_shardings(&self) -> &[Option<NamedSharding>] {
+        &self.out_shardings
+    }
+
+    fn entry_name(&self) -> &str {
+        &self.name
+    }
+
     fn graph(&self) -> Option<&Arc<Graph>> {
         Some(&self.graph)
     }
@@ -302,12 +324,7 @@ fn record_fused(key: FusedKey, body: impl FnOnce(&[Value]) -> Result<Values>) ->
         None => {
             // Not under the lock: a body may be made of fused operations itself.
             let graph = record(&key.avals, body)?;
-            let made = Arc::new(Call {
-                name: key.name.into(),
-                graph,
-                inline: true,
-                donated: SmallVec::new(),
-            });
+            let made = Arc::new(Call::new(key.name, graph, true));
             Arc::clone(lock().get_or_insert_default().entry(key.clone()).or_insert(made))
         }
     };

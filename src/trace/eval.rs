@@ -1,4 +1,4 @@
-//! Running one primitive at once: where, by which compiled program, and what comes out.
+//! Running one primitive at once: by which compiled program, and what comes out.
 //!
 //! The cache's key is the primitive with its parameters, the types of its operands and the
 //! device; a hit is confirmed by equality. On a hit nothing is inferred, no string is built, and
@@ -6,38 +6,46 @@
 
 use super::graph::{Atom, Eqn, Graph};
 use super::lower::{self, Entry};
+use super::placement::{Operands, bring, in_place, mesh_of, place_of, place_scalar};
 use super::primitive::Primitive;
 use super::{Value, Values, leaked};
 use crate::array::{Array, Place};
 use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
-use crate::backend::{Buffer, Client, Device, Executable, HostProgram, Program, Shards};
-use crate::dtype::Scalar;
+use crate::backend::{
+    Buffer, Device, Executable, HostProgram, Loaded, Program, ProgramPlace, Shards, pjrt,
+};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mesh::{DeviceId, NamedSharding};
+use crate::mesh::{DeviceId, Mesh, NamedSharding};
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A compiled program with what is needed to wrap its results.
+/// A compiled program with what is needed to find it again and to wrap its results.
 #[derive(Debug)]
 pub struct Compiled {
     prim: Arc<dyn Primitive>,
     ins: Avals,
-    place: Place,
-    outs: Avals,
-    executable: Executable,
+    device: DeviceId,
+    /// The devices, if there are several.
+    mesh: Option<Mesh>,
+    loaded: Loaded,
 }
 
 type Bucket = SmallVec<[Arc<Compiled>; 1]>;
+type Cache = FxHashMap<u64, Bucket>;
 
 thread_local! {
-    static SEEN: RefCell<FxHashMap<u64, Bucket>> = RefCell::default();
-    static SCALARS: RefCell<FxHashMap<(Scalar, DeviceId), Array>> = RefCell::default();
+    static SEEN: RefCell<Cache> = RefCell::default();
 }
 
-static ALL: Mutex<Option<FxHashMap<u64, Bucket>>> = Mutex::new(None);
+/// The programs of all threads.
+static ALL: Mutex<Option<Cache>> = Mutex::new(None);
+
+fn all() -> MutexGuard<'static, Option<Cache>> {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Runs a primitive on concrete operands.
 ///
@@ -45,119 +53,71 @@ static ALL: Mutex<Option<FxHashMap<u64, Bucket>>> = Mutex::new(None);
 /// A tracer among the operands, operands on different devices, what `infer`, the compiler or the
 /// device says.
 pub fn run(prim: &dyn Primitive, operands: &[Value]) -> Result<Values> {
-    let arrays = operands
-        .iter()
-        .map(|v| match v {
-            Value::Array(array) => Ok(array),
-            Value::Tracer(tracer) => Err(leaked(prim.name(), tracer)),
-        })
-        .collect::<Result<SmallVec<[&Array; 4]>>>()?;
+    let mut arrays = Operands::new();
+    for operand in operands {
+        match operand {
+            Value::Array(array) => arrays.push(array),
+            Value::Tracer(tracer) => return Err(leaked(prim.name(), tracer)),
+        }
+    }
     let place = place_of(prim.name(), &arrays)?;
-    let compiled = compiled(prim, &arrays, place)?;
-    compiled.run(&arrays, place.committed)
+    let sharded = arrays.iter().any(|a| a.aval().sharding().is_some());
+    if !sharded && in_place(&arrays, place) {
+        return run_in_place(prim, &arrays, place, None);
+    }
+    let mesh = mesh_of(prim.name(), &arrays)?.cloned();
+    let brought: Vec<Array> =
+        arrays.iter().map(|a| bring(a, place, mesh.as_ref())).collect::<Result<_>>()?;
+    let arrays: Operands<'_> = brought.iter().collect();
+    run_in_place(prim, &arrays, place, mesh.as_ref())
 }
 
-/// Where a program over these operands runs: on the committed ones' device, or else the first's,
-/// or else the default device.
-fn place_of(op: &'static str, arrays: &[&Array]) -> Result<Place> {
-    let mut place = Place { device: None, committed: false };
-    for array in arrays {
-        let other = array.place();
-        if other.device.is_none() || (place.committed && !other.committed) {
-            continue;
-        }
-        if place.committed && other.device != place.device {
-            return Err(device_mismatch(op, arrays));
-        }
-        if place.device.is_none() || other.committed {
-            place = other;
-        }
-    }
-    if place.device.is_none() {
-        place.device = Some(Device::default()?.id());
-    }
-    Ok(place)
+fn run_in_place(
+    prim: &dyn Primitive,
+    arrays: &[&Array],
+    place: Place,
+    mesh: Option<&Mesh>,
+) -> Result<Values> {
+    let device = place.device.ok_or_else(|| no_device(prim.name()))?;
+    let compiled = find(prim, arrays, device, mesh)?;
+    compiled.run(arrays, place)
 }
 
 #[cold]
-fn device_mismatch(op: &'static str, arrays: &[&Array]) -> Error {
-    let describe = |a: &&Array| match a.place().device.map(Device::by_id) {
-        Some(Ok(device)) => format!("{} on {device}", a.aval()),
-        _ => a.aval().to_string(),
-    };
-    let list = arrays.iter().map(describe).collect::<Vec<_>>().join(", ");
-    Error::new(ErrorKind::Device, op, format!("operands are on different devices: {list}"))
-        .help("move them to one device with `to_device`, or to one mesh with `shard`")
+fn no_device(op: &'static str) -> Error {
+    Error::new(ErrorKind::Device, op, "there is no device to run on")
 }
 
-fn key(prim: &dyn Primitive, arrays: &[&Array], place: Place) -> u64 {
+fn key(prim: &dyn Primitive, arrays: &[&Array], device: DeviceId) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |h: u64, x: u64| (h.rotate_left(5) ^ x).wrapping_mul(K);
-    let start = mix(
-        prim.dyn_hash(),
-        place.device.map_or(0, |d| (u64::from(d.client) << 32) | u64::from(d.index)),
-    );
+    let start = mix(prim.dyn_hash(), (u64::from(device.client) << 32) | u64::from(device.index));
     arrays.iter().fold(start, |h, a| mix(h, a.aval().hash_code()))
 }
 
-impl Compiled {
-    fn matches(&self, prim: &dyn Primitive, arrays: &[&Array], place: Place) -> bool {
-        self.place.device == place.device
-            && self.ins.len() == arrays.len()
-            && self.ins.iter().zip(arrays).all(|(aval, array)| aval == array.aval())
-            && self.prim.dyn_eq(prim)
-    }
-
-    /// Runs the program.
-    ///
-    /// # Errors
-    /// A donated operand, or what the device says.
-    pub fn run(&self, arrays: &[&Array], committed: bool) -> Result<Values> {
-        let device = self.place.device.unwrap_or(DeviceId { client: 0, index: 0 });
-        let place = Place { device: Some(device), committed };
-        match &self.executable {
-            Executable::Host(program) => {
-                let inputs = arrays.iter().map(|a| a.to_host()).collect::<Result<Vec<_>>>()?;
-                let outs = program(&inputs)?.into_iter().zip(&self.outs);
-                Ok(outs
-                    .map(|(out, aval)| {
-                        let buffers: Shards = smallvec![Buffer::Host(out)];
-                        Value::Array(Array::from_buffers(aval.clone(), place, buffers))
-                    })
-                    .collect())
-            }
-        }
-    }
-
-    /// The types of the results.
-    pub fn outs(&self) -> &[Aval] {
-        &self.outs
-    }
-
-    /// The compiled program.
-    pub fn executable(&self) -> &Executable {
-        &self.executable
-    }
-}
-
-fn compiled(prim: &dyn Primitive, arrays: &[&Array], place: Place) -> Result<Arc<Compiled>> {
-    let key = key(prim, arrays, place);
-    let find = |map: &FxHashMap<u64, Bucket>| {
-        map.get(&key)?.iter().find(|c| c.matches(prim, arrays, place)).cloned()
-    };
-    if let Some(found) = SEEN.with_borrow(find) {
+/// The compiled program for a primitive and its operands' types on a device or mesh.
+///
+/// # Errors
+/// What `infer` or the compiler says.
+fn find(
+    prim: &dyn Primitive,
+    arrays: &[&Array],
+    device: DeviceId,
+    mesh: Option<&Mesh>,
+) -> Result<Arc<Compiled>> {
+    let key = key(prim, arrays, device);
+    let search =
+        |cache: &Cache| cache.get(&key)?.iter().find(|c| c.matches(prim, arrays, device)).cloned();
+    if let Some(found) = SEEN.with_borrow(search) {
         return Ok(found);
     }
-    let found = {
-        let mut all = ALL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        find(all.get_or_insert_default())
-    };
-    let found = match found {
+    let known = search(all().get_or_insert_default());
+    let found = match known {
         Some(found) => found,
         None => {
-            let made = Arc::new(compile(prim, arrays, place)?);
-            let mut all = ALL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            all.get_or_insert_default().entry(key).or_default().push(Arc::clone(&made));
+            // Not under the lock: compiling takes long, and other threads have other programs.
+            let made = Arc::new(compile(prim, arrays, device, mesh)?);
+            all().get_or_insert_default().entry(key).or_default().push(Arc::clone(&made));
             made
         }
     };
@@ -165,36 +125,43 @@ fn compiled(prim: &dyn Primitive, arrays: &[&Array], place: Place) -> Result<Arc
     Ok(found)
 }
 
-fn compile(prim: &dyn Primitive, arrays: &[&Array], place: Place) -> Result<Compiled> {
+fn compile(
+    prim: &dyn Primitive,
+    arrays: &[&Array],
+    device: DeviceId,
+    mesh: Option<&Mesh>,
+) -> Result<Compiled> {
     let ins: Avals = arrays.iter().map(|a| a.aval().clone()).collect();
     let bare: Avals = ins.iter().map(Aval::unsharded).collect();
     let outs = prim.infer(&bare)?;
-    let device = place.device.map_or_else(Device::default, Device::by_id)?;
-    let shardings: Vec<Option<NamedSharding>> = ins.iter().map(|a| a.sharding().cloned()).collect();
-    let mesh = shardings.iter().flatten().next().map(|s| s.mesh().clone());
-    let devices = mesh.as_ref().map_or_else(|| vec![device.id()], |m| m.device_ids().to_vec());
     let prim = prim.to_arc();
     let graph = match prim.graph() {
         Some(graph) => Arc::clone(graph),
         None => Arc::new(single(&prim, &bare, &outs)),
     };
-    let entry = Entry {
-        name: prim.name(),
-        in_shardings: &shardings,
-        donated: prim.donated(),
-        partitions: devices.len(),
-        ..Entry::default()
+    let whole = mesh.map(NamedSharding::replicated);
+    let shardings: Vec<Option<NamedSharding>> =
+        ins.iter().map(|a| a.sharding().cloned().or_else(|| whole.clone())).collect();
+    let text = |out_shardings: &[Option<NamedSharding>]| {
+        let entry = Entry {
+            name: prim.entry_name(),
+            in_shardings: &shardings,
+            out_shardings,
+            donated: prim.donated(),
+            partitions: mesh.map_or(1, Mesh::size),
+        };
+        lower::module(&graph, &entry)
     };
     let program = Program {
-        name: prim.name(),
-        stablehlo: &|| lower::module(&graph, &entry),
+        name: prim.entry_name(),
+        stablehlo: &text,
         host: &|| host_program(&prim, &outs),
-        ins: &ins,
         outs: &outs,
-        devices: &devices,
+        out_shardings: prim.out_shardings(),
+        place: mesh.map_or(ProgramPlace::Device(device), ProgramPlace::Mesh),
     };
-    let executable = device.client().compile(&program)?;
-    Ok(Compiled { prim: Arc::clone(&prim), ins, place, outs: outs.clone(), executable })
+    let loaded = Device::by_id(device)?.client().compile(&program)?;
+    Ok(Compiled { prim: Arc::clone(&prim), ins, device, mesh: mesh.cloned(), loaded })
 }
 
 /// The graph of one primitive.
@@ -212,25 +179,170 @@ fn host_program(prim: &Arc<dyn Primitive>, outs: &Avals) -> HostProgram {
     Arc::new(move |inputs: &[HostArray]| prim.host(inputs, &outs))
 }
 
-/// A literal as an array on `device`, kept for the next time.
+impl Compiled {
+    fn matches(&self, prim: &dyn Primitive, arrays: &[&Array], device: DeviceId) -> bool {
+        self.device == device
+            && self.ins.len() == arrays.len()
+            && self.ins.iter().zip(arrays).all(|(aval, array)| aval == array.aval())
+            && self.prim.dyn_eq(prim)
+    }
+
+    fn run(&self, arrays: &[&Array], place: Place) -> Result<Values> {
+        for array in arrays {
+            array.check_alive(self.prim.name())?;
+        }
+        let outs = match (&self.loaded.executable, &self.mesh) {
+            (Executable::Host(program), _) => self.run_on_host(program, arrays, place)?,
+            (Executable::Pjrt(executable), None) => self.run_on_one(executable, arrays, place)?,
+            (Executable::Pjrt(executable), Some(mesh)) => {
+                self.run_on_mesh(executable, arrays, place, mesh)?
+            }
+        };
+        for (array, _) in arrays.iter().zip(self.prim.donated()).filter(|(_, d)| **d) {
+            array.set_donated();
+        }
+        Ok(outs)
+    }
+
+    fn wrap(&self, index: usize, place: Place, buffers: Shards) -> Value {
+        Value::Array(Array::from_buffers(self.loaded.outs[index].clone(), place, buffers))
+    }
+
+    fn run_on_host(
+        &self,
+        program: &HostProgram,
+        arrays: &[&Array],
+        place: Place,
+    ) -> Result<Values> {
+        let inputs = arrays.iter().map(|a| a.to_host()).collect::<Result<Vec<_>>>()?;
+        let outs = program(&inputs)?;
+        let wrap = |(i, out): (usize, HostArray)| match self.loaded.outs[i].sharding() {
+            Some(sharding) => Array::upload_sharded(&out, sharding).map(Value::Array),
+            None => Ok(self.wrap(i, place, smallvec![Buffer::Host(out)])),
+        };
+        outs.into_iter().enumerate().map(wrap).collect()
+    }
+
+    fn run_on_one(
+        &self,
+        executable: &pjrt::Executable,
+        arrays: &[&Array],
+        place: Place,
+    ) -> Result<Values> {
+        let scalars = scalars(arrays, self.device)?;
+        let operands = buffers(arrays, &scalars, 0)?;
+        let kept = self.kept(arrays);
+        let outs: SmallVec<[pjrt::Buffer; 1]> = if kept.is_empty() {
+            executable.execute_one(&operands)?
+        } else {
+            executable.execute(&[&operands], &kept)?.into_iter().flatten().collect()
+        };
+        let outs = outs.into_iter().enumerate();
+        Ok(outs.map(|(i, b)| self.wrap(i, place, smallvec![Buffer::Pjrt(b)])).collect())
+    }
+
+    fn run_on_mesh(
+        &self,
+        executable: &pjrt::Executable,
+        arrays: &[&Array],
+        place: Place,
+        mesh: &Mesh,
+    ) -> Result<Values> {
+        let devices = mesh.device_ids();
+        let scalars = devices.iter().map(|&d| scalars(arrays, d)).collect::<Result<Vec<_>>>()?;
+        // The executable names its devices in an order of its own.
+        let position = |d: &usize| {
+            devices
+                .iter()
+                .position(|id| id.index as usize == *d)
+                .ok_or_else(|| no_device("execute"))
+        };
+        let order = executable.devices().iter().map(position).collect::<Result<Vec<_>>>()?;
+        let operands = order.iter().map(|&p| buffers(arrays, &scalars[p], p));
+        let operands = operands.collect::<Result<Vec<_>>>()?;
+        let lists: Vec<&[&pjrt::Buffer]> = operands.iter().map(SmallVec::as_slice).collect();
+        let mut outs: Vec<Vec<Option<pjrt::Buffer>>> = executable
+            .execute(&lists, &self.kept(arrays))?
+            .into_iter()
+            .map(|list| list.into_iter().map(Some).collect())
+            .collect();
+        let place = Place { committed: true, ..place };
+        let mut values = Values::new();
+        for i in 0..self.loaded.outs.len() {
+            let mut shards = Shards::new();
+            for p in 0..devices.len() {
+                let row = order.iter().position(|&o| o == p).ok_or_else(|| no_device("execute"))?;
+                shards.extend(outs[row][i].take().map(Buffer::Pjrt));
+            }
+            values.push(self.wrap(i, place, shards));
+        }
+        Ok(values)
+    }
+
+    /// The operands that must not be overwritten although their places are donated: numbers, which
+    /// are kept for the next time, and arrays that are passed twice.
+    fn kept(&self, arrays: &[&Array]) -> SmallVec<[i64; 4]> {
+        let donated = self.prim.donated();
+        if donated.is_empty() {
+            return SmallVec::new();
+        }
+        let twice = |i: usize| (0..arrays.len()).any(|j| j != i && arrays[i].same(arrays[j]));
+        let keep = |&i: &usize| {
+            donated.get(i).copied().unwrap_or(false)
+                && (arrays[i].as_literal().is_some() || twice(i))
+        };
+        (0..arrays.len()).filter(keep).map(|i| i as i64).collect()
+    }
+
+    /// The types of the results.
+    pub fn outs(&self) -> &[Aval] {
+        &self.loaded.outs
+    }
+
+    /// The compiled program.
+    pub fn executable(&self) -> &Executable {
+        &self.loaded.executable
+    }
+}
+
+/// The numbers among the operands, as arrays on `device`.
+fn scalars(arrays: &[&Array], device: DeviceId) -> Result<SmallVec<[Array; 2]>> {
+    let literals = arrays.iter().filter_map(|a| a.as_literal());
+    literals.map(|value| place_scalar(value, device)).collect()
+}
+
+/// The buffers of the operands on the device at `position`; those of numbers from `scalars`.
+fn buffers<'a>(
+    arrays: &[&'a Array],
+    scalars: &'a [Array],
+    position: usize,
+) -> Result<SmallVec<[&'a pjrt::Buffer; 8]>> {
+    let mut scalars = scalars.iter();
+    let mut out = SmallVec::new();
+    for array in arrays {
+        let buffer = match array.as_literal() {
+            Some(_) => scalars.next().and_then(|s| s.buffers().first()),
+            None => array.buffers().get(position),
+        };
+        match buffer {
+            Some(Buffer::Pjrt(buffer)) => out.push(buffer),
+            _ => return Err(no_device("execute")),
+        }
+    }
+    Ok(out)
+}
+
+/// The compiled program for a primitive and its operands, without running it.
 ///
 /// # Errors
-/// If the device refuses.
-pub fn place_scalar(value: Scalar, device: DeviceId) -> Result<Array> {
-    /// More numbers than this are forgotten at once.
-    const MAX: usize = 1024;
-    if let Some(found) = SCALARS.with_borrow(|map| map.get(&(value, device)).cloned()) {
-        return Ok(found);
-    }
-    let host = HostArray::full(value, &crate::shape::Shape::scalar());
-    let buffer = Client::by_id(device.client)?.upload(&host, device.index)?;
-    let place = Place { device: Some(device), committed: false };
-    let array = Array::from_buffers(Aval::scalar(value.dtype()), place, smallvec![buffer]);
-    SCALARS.with_borrow_mut(|map| {
-        if map.len() >= MAX {
-            map.clear();
-        }
-        map.insert((value, device), array.clone());
-    });
-    Ok(array)
+/// As [`run`].
+pub fn compile_only(prim: &dyn Primitive, operands: &[Value]) -> Result<Arc<Compiled>> {
+    let arrays = operands.iter().map(|v| v.array(prim.name())).collect::<Result<Operands<'_>>>()?;
+    let place = place_of(prim.name(), &arrays)?;
+    let mesh = mesh_of(prim.name(), &arrays)?.cloned();
+    let brought: Vec<Array> =
+        arrays.iter().map(|a| bring(a, place, mesh.as_ref())).collect::<Result<_>>()?;
+    let arrays: Operands<'_> = brought.iter().collect();
+    let device = place.device.ok_or_else(|| no_device(prim.name()))?;
+    find(prim, &arrays, device, mesh.as_ref())
 }

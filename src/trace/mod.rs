@@ -5,6 +5,7 @@
 //! | [`primitive`] | the trait [`Primitive`](primitive::Primitive): one operation with all its rules |
 //! | [`graph`] | [`Graph`](graph::Graph): typed SSA, JAX's jaxpr |
 //! | [`eval`] | running one primitive at once, and the cache of compiled programs |
+//! | [`placement`] | where an eager operation runs |
 //! | [`lower`] | from a graph to StableHLO |
 //! | [`record`] | the interpreter of `jit`: writes a graph |
 //! | [`jvp`], [`linear`], [`batch`] | the interpreters of derivatives and of `vmap` |
@@ -20,6 +21,7 @@ pub mod graph;
 pub mod jvp;
 pub mod linear;
 pub mod lower;
+pub mod placement;
 pub mod primitive;
 pub mod record;
 

@@ -5,6 +5,7 @@ use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
 use crate::error::Result;
 use crate::hlo::Val;
+use crate::mesh::NamedSharding;
 use crate::trace::lower::Lowering;
 use rustc_hash::FxHasher;
 use smallvec::SmallVec;
@@ -100,6 +101,16 @@ pub trait Primitive: PrimitiveKey + Debug + Send + Sync + 'static {
     /// For each operand whether a program of this primitive alone may overwrite it.
     fn donated(&self) -> &[bool] {
         &[]
+    }
+
+    /// For each result the sharding that it must have; empty or none leaves it to the compiler.
+    fn out_shardings(&self) -> &[Option<NamedSharding>] {
+        &[]
+    }
+
+    /// The name of a program of this primitive alone.
+    fn entry_name(&self) -> &str {
+        self.name()
     }
 
     /// The graph that this primitive calls, if it is nothing but a call of one.

@@ -295,7 +295,7 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
         let mut donated: SmallVec<[bool; 8]> =
             signature.elements.iter().map(|e| self.donated.contains(e)).collect();
         donated.resize(graph.inputs().len(), false);
-        let call = Call { name: Arc::clone(&self.name), graph, inline: false, donated };
+        let call = Call { donated, ..Call::new(&self.name, graph, false) };
         Ok(Entry {
             structure: signature.structure.clone(),
             avals,
