@@ -13,6 +13,7 @@
 //! | [`create`] | no operand: `full`, `iota` |
 //! | [`shape`] | `reshape`, `broadcast_in_dim`, `permute`, … |
 //! | [`reduce`] | `reduce_sum` and its like |
+//! | [`dot`] | `dot_general` |
 //! | [`call`] | a graph as one operation, and [`call::fused`] |
 
 pub mod binary;
@@ -20,6 +21,7 @@ pub mod call;
 pub mod compare;
 pub mod convert;
 pub mod create;
+pub mod dot;
 pub mod elementwise;
 pub mod reduce;
 pub mod shape;
@@ -28,6 +30,7 @@ pub use binary::*;
 pub use compare::*;
 pub use convert::*;
 pub use create::*;
+pub use dot::*;
 pub use elementwise::*;
 pub use reduce::*;
 pub use shape::*;

@@ -3,4 +3,5 @@
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod pjrt;
+mod primitives;
 mod transforms;

@@ -59,6 +59,16 @@ fn one(executable: &Executable, args: &[&Buffer]) -> HostArray {
     executable.execute_one(args).unwrap()[0].download().unwrap()
 }
 
+/// Compiles a module's text and runs it on device 0.
+pub(crate) fn run_text(text: &str, args: &[HostArray]) -> oxbridge::Result<Vec<HostArray>> {
+    let client = client();
+    let program = client.compile(text, &options(1))?;
+    let buffers = args.iter().map(|x| client.upload(&x.contiguous(), 0));
+    let buffers: Vec<Buffer> = buffers.collect::<oxbridge::Result<_>>()?;
+    let outs = program.execute_one(&buffers.iter().collect::<Vec<_>>())?;
+    outs.iter().map(Buffer::download).collect()
+}
+
 #[test]
 fn plugin_tells_of_itself() {
     let plugin = plugin();

@@ -1,0 +1,314 @@
+//! Rules of primitives against each other: the host against the plugin, derivatives against
+//! differences, `vmap` against one example at a time.
+
+use crate::pjrt::run_text;
+use oxbridge::backend::host::HostArray;
+use oxbridge::backend::host::layout;
+use oxbridge::ops;
+use oxbridge::prelude::*;
+use oxbridge::trace::batch::{Batch, join, split};
+use oxbridge::trace::lower::{Entry, module};
+use oxbridge::trace::{Trace, Value, Values};
+use oxbridge::transforms::jit::make_graph;
+use oxbridge::{Array, Aval};
+
+/// What is checked: a function of arrays.
+pub(crate) type Function<'f> = &'f dyn Fn(&[Value]) -> Result<Value>;
+
+/// Distinct floats around zero in no order.
+pub(crate) fn floats(shape: &[usize], seed: usize) -> HostArray {
+    let n: usize = shape.iter().product();
+    let one = |i: usize| ((i * 7919 + seed * 104_729 + 13) % 1009) as f64 / 400.0 - 1.25;
+    HostArray::from_slice(&(0..n).map(one).collect::<Vec<f64>>(), &shape.into()).unwrap()
+}
+
+/// Integers of dtype i32.
+pub(crate) fn ints(values: &[i32], shape: &[usize]) -> HostArray {
+    HostArray::from_slice(values, &shape.into()).unwrap()
+}
+
+fn value(x: &HostArray) -> Value {
+    let device = Device::default().unwrap();
+    Value::Array(Array::upload(x, &device, false).unwrap())
+}
+
+fn host(x: &Value) -> HostArray {
+    x.array("test").unwrap().to_host().unwrap()
+}
+
+fn tensors(xs: &[HostArray]) -> Vec<Tensor> {
+    xs.iter().map(|x| Tensor::from_value(value(x))).collect()
+}
+
+fn values(xs: &[Tensor]) -> Values {
+    xs.iter().map(|x| x.value().unwrap()).collect()
+}
+
+fn close(what: &str, got: &HostArray, expected: &HostArray, tolerance: f64) {
+    assert_eq!(got.shape(), expected.shape(), "{what}");
+    assert_eq!(got.dtype(), expected.dtype(), "{what}");
+    let list = |x: &HostArray| {
+        oxbridge::backend::host::convert::convert(x, DType::F64).to_vec::<f64>().unwrap()
+    };
+    let (got, expected) = (list(got), list(expected));
+    for (a, b) in got.iter().zip(&expected) {
+        let near =
+            (a - b).abs() <= tolerance * (1.0 + b.abs()) || a.is_nan() && b.is_nan() || a == b;
+        assert!(near, "{what}: {got:?} is not {expected:?}");
+    }
+}
+
+/// `f` as a graph: checked, and run by the plugin.
+fn on_plugin(what: &str, f: Function<'_>, xs: &[HostArray]) -> HostArray {
+    let graph = make_graph(|x: &Vec<Tensor>| Ok(Tensor::from_value(f(&values(x))?)))(&tensors(xs));
+    let graph = graph.unwrap_or_else(|e| panic!("{what}: {e}"));
+    graph.check().unwrap_or_else(|e| panic!("{what}: {e}\n{graph}"));
+    let text = module(&graph, &Entry { name: "test", ..Entry::default() }).unwrap();
+    run_text(&text, xs).unwrap_or_else(|e| panic!("{what}: {e}\n{text}")).swap_remove(0)
+}
+
+/// The sum of the result weighted by fixed numbers, so that each element's derivative differs.
+fn weighted(f: Function<'_>, xs: &[Value]) -> Result<Value> {
+    let y = f(xs)?;
+    let axes: Vec<usize> = (0..y.rank()).collect();
+    // Made in place: a captured array would be one more operand of the graph.
+    let w = ops::iota(DType::F64, &Shape::new(&[y.shape().size()]), 0)?;
+    let w = ops::reshape(&ops::sin(&w)?, y.shape())?;
+    let w = ops::add(&w, &ops::full_like(&w, 1.5)?)?;
+    ops::reduce_sum(&ops::mul(&ops::convert(&y, DType::F64)?, &w)?, &axes)
+}
+
+/// Gradients of [`weighted`] in the floats among the operands.
+fn gradients(f: Function<'_>, xs: &[Value]) -> Result<Vec<Value>> {
+    let floats: Vec<Tensor> =
+        xs.iter().filter(|x| x.dtype().is_float()).map(|x| Tensor::from_value(x.clone())).collect();
+    let inner = |ys: &Vec<Tensor>| Ok(Tensor::from_value(weighted(f, &merge(xs, &values(ys)))?));
+    Ok(values(&grad(inner)(&floats)?).into_vec())
+}
+
+fn merge(xs: &[Value], floats: &[Value]) -> Vec<Value> {
+    let mut floats = floats.iter();
+    let pick = |x: &Value| {
+        if x.dtype().is_float() { floats.next().unwrap().clone() } else { x.clone() }
+    };
+    xs.iter().map(pick).collect()
+}
+
+fn shifted(x: &HostArray, i: usize, by: f64) -> HostArray {
+    let mut data = x.to_vec::<f64>().unwrap();
+    data[i] += by;
+    HostArray::from_slice(&data, x.shape()).unwrap()
+}
+
+/// Central differences of a scalar function in operand `at`.
+fn differences(f: Function<'_>, xs: &[HostArray], at: usize) -> HostArray {
+    let one = |i: usize| {
+        let ends = [1e-5, -1e-5].map(|by| {
+            let mut xs = xs.to_vec();
+            xs[at] = shifted(&xs[at], i, by);
+            let xs: Vec<Value> = xs.iter().map(value).collect();
+            host(&f(&xs).unwrap()).to_vec::<f64>().unwrap()[0]
+        });
+        (ends[0] - ends[1]) / 2e-5
+    };
+    let n = xs[at].shape().size();
+    HostArray::from_slice(&(0..n).map(one).collect::<Vec<f64>>(), xs[at].shape()).unwrap()
+}
+
+/// Everything that holds for one primitive with these operands.
+pub(crate) fn check(what: &str, xs: &[HostArray], f: Function<'_>) {
+    let operands: Vec<Value> = xs.iter().map(value).collect();
+    let y = f(&operands).unwrap_or_else(|e| panic!("{what}: {e}"));
+    close(&format!("{what} on the plugin"), &on_plugin(what, f, xs), &host(&y), 1e-10);
+    check_vmap(what, xs, f);
+    check_grad(what, xs, f);
+}
+
+/// First and second derivatives, and the vmap of the first.
+pub(crate) fn check_grad(what: &str, xs: &[HostArray], f: Function<'_>) {
+    let operands: Vec<Value> = xs.iter().map(value).collect();
+    let places: Vec<usize> = (0..xs.len()).filter(|&i| xs[i].dtype().is_float()).collect();
+    let cts = gradients(f, &operands).unwrap_or_else(|e| panic!("grad of {what}: {e}"));
+    for (ct, &place) in cts.iter().zip(&places) {
+        let expected = differences(&|xs| weighted(f, xs), xs, place);
+        close(&format!("grad of {what} in operand {place}"), &host(ct), &expected, 1e-6);
+    }
+    for (which, &place) in places.iter().enumerate() {
+        let slope = |xs: &[Value]| Ok(gradients(f, xs)?.swap_remove(which));
+        let name = format!("grad of {what} in operand {place}");
+        close(&name, &on_plugin(&name, &slope, xs), &host(&cts[which]), 1e-10);
+        check_vmap(&name, xs, &slope);
+        let curve = gradients(&slope, &operands).unwrap_or_else(|e| panic!("grad of {name}: {e}"));
+        for (ct, &second) in curve.iter().zip(&places) {
+            let expected = differences(&|xs| weighted(&slope, xs), xs, second);
+            close(&format!("grad of {name} in {second}"), &host(ct), &expected, 1e-6);
+        }
+    }
+}
+
+/// `vmap` over each subset of operands, the mapped axis first, last and mixed, against one example
+/// at a time.
+pub(crate) fn check_vmap(what: &str, xs: &[HostArray], f: Function<'_>) {
+    for subset in 1..1usize << xs.len() {
+        for last in [0, subset, 1] {
+            let mapped: Vec<Option<usize>> = (0..xs.len())
+                .map(|i| {
+                    let axis = if last >> i & 1 == 1 { xs[i].shape().rank() } else { 0 };
+                    (subset >> i & 1 == 1).then_some(axis)
+                })
+                .collect();
+            check_mapped(&format!("vmap of {what} over {mapped:?}"), xs, &mapped, f);
+        }
+    }
+}
+
+/// Another example: the elements of `x` in another order.
+fn example(x: &HostArray, i: usize) -> HostArray {
+    let n = x.shape().size();
+    let at = value(x);
+    let flat = ops::reshape(&at, &Shape::new(&[n])).unwrap();
+    let order: Vec<usize> = (0..n).map(|k| (k + i) % n.max(1)).collect();
+    match x.dtype() {
+        DType::F64 => {
+            let data = host(&flat).to_vec::<f64>().unwrap();
+            let data: Vec<f64> = order.iter().map(|&k| data[k]).collect();
+            HostArray::from_slice(&data, x.shape()).unwrap()
+        }
+        DType::U32 => {
+            let data = host(&flat).to_vec::<u32>().unwrap();
+            let data: Vec<u32> = order.iter().map(|&k| data[k]).collect();
+            HostArray::from_slice(&data, x.shape()).unwrap()
+        }
+        _ => {
+            let data = host(&flat).to_vec::<i32>().unwrap();
+            let data: Vec<i32> = order.iter().map(|&k| data[k]).collect();
+            HostArray::from_slice(&data, x.shape()).unwrap()
+        }
+    }
+}
+
+fn stack(parts: &[HostArray], axis: usize) -> HostArray {
+    let parts: Vec<HostArray> =
+        parts.iter().map(|p| p.reshape(&p.shape().insert(axis, 1))).collect();
+    layout::concatenate(&parts, axis)
+}
+
+fn check_mapped(what: &str, xs: &[HostArray], axes: &[Option<usize>], f: Function<'_>) {
+    const SIZE: usize = 2;
+    let examples: Vec<Vec<HostArray>> = (0..SIZE)
+        .map(|i| {
+            xs.iter()
+                .zip(axes)
+                .map(|(x, a)| if a.is_some() { example(x, i) } else { x.clone() })
+                .collect()
+        })
+        .collect();
+    let guard = Trace::start(Box::new(Batch { size: SIZE }));
+    let operands: Vec<Value> = axes
+        .iter()
+        .enumerate()
+        .map(|(k, &axis)| match axis {
+            None => value(&xs[k]),
+            Some(axis) => {
+                let parts: Vec<HostArray> = examples.iter().map(|e| e[k].clone()).collect();
+                join(guard.trace(), value(&stack(&parts, axis)), Some(axis))
+            }
+        })
+        .collect();
+    let out = guard.enter(|| f(&operands)).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let (out, axis) = split(guard.trace(), &out);
+    let out = ops::move_batch_axis(SIZE, &out, axis, 0).unwrap();
+    let singles: Vec<HostArray> = examples
+        .iter()
+        .map(|e| host(&f(&e.iter().map(value).collect::<Vec<_>>()).unwrap()))
+        .collect();
+    close(what, &host(&out), &stack(&singles, 0), 1e-10);
+}
+
+/// Whether `infer` gives what comes out, for dtypes other than f64 too.
+pub(crate) fn check_value(what: &str, xs: &[HostArray], f: Function<'_>, tolerance: f64) -> Aval {
+    let operands: Vec<Value> = xs.iter().map(value).collect();
+    let y = f(&operands).unwrap_or_else(|e| panic!("{what}: {e}"));
+    close(&format!("{what} on the plugin"), &on_plugin(what, f, xs), &host(&y), tolerance);
+    y.aval().clone()
+}
+
+mod dot {
+    use super::*;
+    use oxbridge::ops::{DotDims, Precision};
+
+    fn dims(lb: &[usize], rb: &[usize], lc: &[usize], rc: &[usize]) -> DotDims {
+        DotDims {
+            lhs_batch: lb.to_vec(),
+            rhs_batch: rb.to_vec(),
+            lhs_contract: lc.to_vec(),
+            rhs_contract: rc.to_vec(),
+        }
+    }
+
+    #[test]
+    fn products_follow_their_rules() {
+        let rows: &[(&[usize], &[usize], DotDims)] = &[
+            (&[2, 3], &[3, 2], dims(&[], &[], &[1], &[0])),
+            (&[2, 3], &[4, 3], dims(&[], &[], &[1], &[1])),
+            (&[3], &[3], dims(&[], &[], &[0], &[0])),
+            (&[3], &[2], dims(&[], &[], &[], &[])),
+            (&[2, 3, 2], &[2, 2, 3], dims(&[0], &[0], &[2], &[1])),
+            (&[3, 2, 2], &[2, 3, 2], dims(&[1], &[2], &[0, 2], &[1, 0])),
+            (&[2, 3, 2, 2], &[2, 2, 3, 1], dims(&[0, 3], &[0, 1], &[1], &[2])),
+        ];
+        for (l, r, d) in rows {
+            let f = |xs: &[Value]| ops::dot_general(&xs[0], &xs[1], d, Precision::Highest, None);
+            check(&format!("dot {l:?} {r:?} {d:?}"), &[floats(l, 1), floats(r, 2)], &f);
+        }
+    }
+
+    #[test]
+    fn products_of_other_dtypes() {
+        let d = dims(&[], &[], &[1], &[0]);
+        for (from, out) in [
+            (DType::F32, DType::F32),
+            (DType::BF16, DType::F32),
+            (DType::F16, DType::F16),
+            (DType::F32, DType::F64),
+            (DType::I8, DType::I32),
+            (DType::I64, DType::I64),
+            (DType::U8, DType::U8),
+        ] {
+            let f = |xs: &[Value]| {
+                let (x, y) = (ops::convert(&xs[0], from)?, ops::convert(&xs[1], from)?);
+                ops::dot_general(&x, &y, &d, Precision::Default, Some(out))
+            };
+            let xs = [ints(&[3, 1, 4, 1, 5, 9], &[2, 3]), ints(&[2, 6, 5, 3, 5, 8], &[3, 2])];
+            assert_eq!(check_value("dot", &xs, &f, 0.0).dtype(), out);
+        }
+    }
+
+    #[test]
+    fn half_products_summed_in_f32_have_half_gradients() {
+        let d = dims(&[], &[], &[1], &[0]);
+        let f = |xs: &[Value]| {
+            let (x, y) = (ops::convert(&xs[0], DType::BF16)?, ops::convert(&xs[1], DType::BF16)?);
+            ops::dot_general(&x, &y, &d, Precision::Default, Some(DType::F32))
+        };
+        let xs = [value(&floats(&[2, 3], 1)), value(&floats(&[3, 2], 2))];
+        let cts = gradients(&f, &xs).unwrap();
+        assert_eq!(cts[0].aval(), xs[0].aval());
+        assert_eq!(cts[1].aval(), xs[1].aval());
+    }
+
+    #[test]
+    fn products_that_do_not_fit_say_why() {
+        let fail = |l: &[usize], r: &[usize], d: &DotDims| {
+            let (x, y) = (value(&floats(l, 1)), value(&floats(r, 1)));
+            ops::dot_general(&x, &y, d, Precision::Default, None).unwrap_err().to_string()
+        };
+        let text = fail(&[2, 3], &[4, 5], &dims(&[], &[], &[1], &[0]));
+        assert!(text.contains("contracting axis 1 of lhs has size 3"), "{text}");
+        assert!(text.contains("axis 0 of rhs has size 4"), "{text}");
+        assert!(fail(&[2], &[2], &dims(&[], &[], &[1], &[0])).contains("has no axis 1"));
+        assert!(fail(&[2], &[2], &dims(&[0], &[0], &[0], &[0])).contains("named twice"));
+        assert!(fail(&[2], &[2], &dims(&[], &[], &[0], &[])).contains("do not pair up"));
+        assert!(fail(&[2], &[3], &dims(&[0], &[0], &[], &[])).contains("batch axis 0"));
+    }
+}
