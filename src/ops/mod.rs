@@ -12,6 +12,8 @@
 //! | [`convert`] | `convert`, `bitcast` |
 //! | [`create`] | no operand: `full`, `iota` |
 //! | [`shape`] | `reshape`, `broadcast_in_dim`, `permute`, … |
+//! | [`slice`](mod@slice) | `slice`, `pad`, `concatenate`, `reverse` |
+//! | [`dynamic_slice`](mod@dynamic_slice) | slices whose place is data |
 //! | [`reduce`] | `reduce_sum` and its like |
 //! | [`dot`] | `dot_general` |
 //! | [`call`] | a graph as one operation, and [`call::fused`] |
@@ -22,18 +24,22 @@ pub mod compare;
 pub mod convert;
 pub mod create;
 pub mod dot;
+pub mod dynamic_slice;
 pub mod elementwise;
 pub mod reduce;
 pub mod shape;
+pub mod slice;
 
 pub use binary::*;
 pub use compare::*;
 pub use convert::*;
 pub use create::*;
 pub use dot::*;
+pub use dynamic_slice::*;
 pub use elementwise::*;
 pub use reduce::*;
 pub use shape::*;
+pub use slice::*;
 
 use crate::aval::Aval;
 use crate::error::{Error, ErrorKind};

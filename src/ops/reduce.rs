@@ -26,7 +26,7 @@ fn kept(rank: usize, axes: &[usize]) -> Vec<usize> {
     (0..rank).filter(|a| !axes.contains(a)).collect()
 }
 
-fn check_axes(op: &'static str, x: &Aval, axes: &[usize]) -> Result<()> {
+pub(crate) fn check_axes(op: &'static str, x: &Aval, axes: &[usize]) -> Result<()> {
     for (i, &axis) in axes.iter().enumerate() {
         if axis >= x.rank() || axes[..i].contains(&axis) {
             let text = format!("axis {axis} of {axes:?} is outside of {x} or named twice");

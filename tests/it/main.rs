@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+mod ops_a;
 mod pjrt;
 mod primitives;
 mod transforms;

@@ -26,14 +26,14 @@ fn plugin() -> Plugin {
 }
 
 /// Eight CPU devices, opened once for all tests.
-fn client() -> Client {
+pub(crate) fn client() -> Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
     let eight = [("cpu_device_count".to_owned(), AttrValue::Int64(8))];
     CLIENT.get_or_init(|| Client::create(&plugin(), &eight).unwrap()).clone()
 }
 
 /// Options for one replica of `partitions` partitions.
-fn options(partitions: usize) -> Vec<u8> {
+pub(crate) fn options(partitions: usize) -> Vec<u8> {
     CompileOptions { partitions, ..CompileOptions::default() }.encode()
 }
 
