@@ -1,5 +1,8 @@
 //! Torch-shaped tensors over real device arrays, with JAX's transforms.
 
+// So that what the derives write holds inside of this crate too.
+extern crate self as oxbridge;
+
 pub mod array;
 pub mod aval;
 pub mod backend;
@@ -7,6 +10,7 @@ pub mod dtype;
 pub mod error;
 pub mod hlo;
 pub mod mesh;
+pub mod nn;
 pub mod ops;
 pub mod shape;
 pub mod tensor;
@@ -19,6 +23,7 @@ pub use backend::{Client, ClientOptions, Device};
 pub use dtype::{DType, Element, Scalar};
 pub use error::{Error, ErrorKind, Result};
 pub use mesh::{Mesh, NamedSharding, PartitionSpec};
+pub use oxbridge_derive::{Module, Tree};
 pub use shape::Shape;
 pub use trace::Value;
 pub use trace::cell::Tensor;
@@ -27,8 +32,10 @@ pub use transforms::{catch, grad, jit, jvp, value_and_grad, vjp, vmap};
 /// What most programs use: `use oxbridge::prelude::*;`.
 pub mod prelude {
     pub use crate::mesh::{Mesh, NamedSharding, PartitionSpec};
+    pub use crate::nn::{Init, Layer, Module};
     pub use crate::transforms::{Jit, Tree, catch, grad, jit, jvp, value_and_grad, vjp, vmap};
     pub use crate::{
         Client, ClientOptions, DType, Device, Error, ErrorKind, Result, Scalar, Shape, Tensor, spec,
     };
+    pub use oxbridge_derive::{Module, Tree};
 }

@@ -22,6 +22,8 @@ pub trait Visitor<'t> {
     fn exit(&mut self) {}
     /// A part of the structure that is no tensor: a length, a variant, a static field.
     fn fixed(&mut self, _part: &dyn Fixed) {}
+    /// A tensor that is state and no leaf: see [`Buffer`](crate::nn::Buffer).
+    fn buffer(&mut self, _tensor: &'t Tensor) {}
 }
 
 /// One step of a path.
@@ -51,12 +53,22 @@ impl<T: Hash + Debug> Fixed for T {
 }
 
 /// A value whose tensors can be visited in order.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a tree of tensors",
+    label = "not a tree",
+    note = "a field that holds no tensors is marked `#[tree(static)]`; a struct of tensors derives `Tree` or `Module`"
+)]
 pub trait Leaves {
     /// Shows each tensor and each static part to `visitor`, in an order that the structure fixes.
     fn visit<'t>(&'t self, visitor: &mut dyn Visitor<'t>);
 }
 
 /// A value that can be rebuilt with other tensors at its leaves.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a tree of tensors",
+    label = "not a tree",
+    note = "a field that holds no tensors is marked `#[tree(static)]`; a struct of tensors derives `Tree` or `Module`"
+)]
 pub trait Tree: Leaves {
     /// The same structure with `f` of each tensor, in the order of [`Leaves::visit`].
     ///
