@@ -502,6 +502,12 @@ impl Scalar {
     }
 }
 
+impl<T: Element> From<T> for Scalar {
+    fn from(value: T) -> Scalar {
+        Scalar::new(value)
+    }
+}
+
 impl PartialEq for Scalar {
     fn eq(&self, other: &Scalar) -> bool {
         self.dtype == other.dtype && self.bits == other.bits

@@ -1,15 +1,28 @@
 //! Torch's methods on [`Tensor`], by family.
 //!
 //! A method normalises (promotion, broadcasting, negative dims, keepdim) and calls `ops`. What is
-//! more than one primitive runs as one program through [`ops::call::fused`].
+//! more than one primitive runs as one program through [`ops::call::fused`](crate::ops::call::fused).
 //!
 //! | module | methods |
 //! |---|---|
-//! | [`arithmetic`] | `add`, `mul`, …, and the std operators |
-//! | [`create`] | `zeros`, `from_slice`, … and reading back |
+//! | [`promotion`] | what operands of mixed dtypes and shapes become |
+//! | [`arithmetic`] | `add`, `mul`, …, comparison, logic, `clamp`, `where_` |
+//! | [`operators`] | `+ - * / % - ! & \| ^` |
+//! | [`unary`] | `neg`, `exp`, `relu`, `gelu`, … |
+//! | [`create`] | `zeros`, `arange`, `from_slice`, … |
+//! | [`read`] | `shape`, `dtype`, `item`, `to_vec`, `to_dtype`, … |
+//! | [`inplace`] | `add_`, `copy_`, …, `detach`, `copy` |
+//! | [`print`](mod@print) | `Display` |
 
 pub mod arithmetic;
 pub mod create;
+pub mod inplace;
+pub mod operators;
+pub mod print;
+pub mod promotion;
+pub mod read;
+pub mod reduce;
+pub mod unary;
 
 use crate::error::Result;
 use crate::trace::Value;
@@ -25,4 +38,11 @@ pub(crate) fn wrap(result: Result<Value>) -> Result<Tensor> {
         Ok(value) => Ok(Tensor::from_value(value)),
         Err(error) => Err(error.at(Location::caller())),
     }
+}
+
+/// The caller's place put into an error.
+#[track_caller]
+pub(crate) fn placed<T>(result: Result<T>) -> Result<T> {
+    let here = Location::caller();
+    result.map_err(|error| error.at(here))
 }

@@ -6,4 +6,5 @@ mod ops_a;
 mod derive;
 mod pjrt;
 mod primitives;
+mod tensor;
 mod transforms;

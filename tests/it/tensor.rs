@@ -1,0 +1,234 @@
+//! The torch face: promotion, broadcasting, operators, views, in-place methods, printing.
+
+use oxbridge::prelude::*;
+use oxbridge::tensor::promotion::{Operand, result_type};
+
+fn f32s(data: &[f32]) -> Tensor {
+    Tensor::from_slice(data, [data.len()]).unwrap()
+}
+
+#[test]
+fn promotion_follows_the_categories() {
+    use DType::*;
+    let dims = |d| Tensor::zeros([2], d).unwrap();
+    let zero = |d| Tensor::zeros((), d).unwrap();
+    let rows: &[(DType, DType, DType)] = &[
+        // tensor with dimensions, tensor without, result
+        (F32, F64, F32),
+        (F16, F32, F16),
+        (I32, I64, I32),
+        (U8, I64, U8),
+        (I64, F64, F64),
+        (I32, F16, F16),
+        (Bool, I32, I32),
+        (Bool, F64, F64),
+        (F32, C64, C64),
+        (F64, C64, C128),
+        (C64, F64, C64),
+    ];
+    for &(a, b, out) in rows {
+        let (a, b) = (dims(a), zero(b));
+        assert_eq!(result_type(&[(&a).into(), (&b).into()]).unwrap(), out, "{a:?} {b:?}");
+    }
+    let numbers: &[(DType, Operand<'_>, DType)] = &[
+        (F16, 2.0.into(), F16),
+        (F32, 2i64.into(), F32),
+        (I32, 2i64.into(), I32),
+        (I32, 2.0.into(), F32),
+        (U8, 300i64.into(), U8),
+        (Bool, 2i64.into(), I64),
+        (Bool, 2.0f64.into(), F32),
+        (Bool, true.into(), Bool),
+        (C128, 2.0.into(), C128),
+    ];
+    for &(a, b, out) in numbers {
+        for a in [dims(a), zero(a)] {
+            assert_eq!(result_type(&[(&a).into(), b]).unwrap(), out, "{a:?} {b:?}");
+        }
+    }
+    let pairs: &[(DType, DType, DType)] = &[
+        (U8, I8, I16),
+        (U8, I32, I32),
+        (F16, BF16, F32),
+        (I64, F16, F16),
+        (F32, F64, F64),
+        (C64, F64, C128),
+        (Bool, U8, U8),
+    ];
+    for &(a, b, out) in pairs {
+        assert_eq!(dims(a).add(&dims(b)).unwrap().dtype(), out, "{a} {b}");
+        assert_eq!(dims(b).mul(&dims(a)).unwrap().dtype(), out, "{b} {a}");
+    }
+}
+
+#[test]
+fn operators_take_tensors_and_numbers_on_both_sides() {
+    let x = f32s(&[1.0, -2.0, 4.0]);
+    let y = f32s(&[2.0, 2.0, 3.0]);
+    let rows: Vec<(&str, Tensor, [f32; 3])> = vec![
+        ("add", &x + &y, [3.0, 0.0, 7.0]),
+        ("owned", x.clone() + y.clone(), [3.0, 0.0, 7.0]),
+        ("left owned", x.clone() - &y, [-1.0, -4.0, 1.0]),
+        ("right owned", &x * y.clone(), [2.0, -4.0, 12.0]),
+        ("div", &x / 2, [0.5, -1.0, 2.0]),
+        ("number left", 1.0 - &x, [0.0, 3.0, -3.0]),
+        ("integer left", 8i64 / &x, [8.0, -4.0, 2.0]),
+        ("remainder", &x % &f32s(&[3.0, 3.0, -3.0]), [1.0, 1.0, -2.0]),
+        ("neg", -&x, [-1.0, 2.0, -4.0]),
+        ("chain", (2.0f32 * &x + 1i32) / 2.0, [1.5, -1.5, 4.5]),
+    ];
+    for (name, out, expected) in rows {
+        assert_eq!(out.to_vec::<f32>().unwrap(), expected, "{name}");
+    }
+    let p = Tensor::from_slice(&[true, true, false], [3]).unwrap();
+    let q = Tensor::from_slice(&[true, false, false], [3]).unwrap();
+    assert_eq!((&p & &q).to_vec::<bool>().unwrap(), [true, false, false]);
+    assert_eq!((&p | &q).to_vec::<bool>().unwrap(), [true, true, false]);
+    assert_eq!((&p ^ !&q).to_vec::<bool>().unwrap(), [true, false, true]);
+}
+
+#[test]
+fn element_wise_methods_give_torch_values() {
+    let ints = |v: &[i64]| Tensor::from_slice(v, [v.len()]).unwrap();
+    let a = ints(&[7, -7, 7, -7]);
+    let b = ints(&[2, 2, -2, -2]);
+    assert_eq!(a.floor_divide(&b).unwrap().to_vec::<i64>().unwrap(), [3, -4, -4, 3]);
+    assert_eq!(a.remainder(&b).unwrap().to_vec::<i64>().unwrap(), [1, 1, -1, -1]);
+    assert_eq!(a.fmod(&b).unwrap().to_vec::<i64>().unwrap(), [1, -1, 1, -1]);
+    assert_eq!(a.div(&b).unwrap().to_vec::<f32>().unwrap(), [3.5, -3.5, -3.5, 3.5]);
+    assert_eq!(a.pow(2i64).unwrap().to_vec::<i64>().unwrap(), [49; 4]);
+    let x = Tensor::from_slice(&[-1.5f64, -0.2, 0.0, 0.3, 2.5], [5]).unwrap();
+    type Method = fn(&Tensor) -> Result<Tensor>;
+    let rows: &[(&str, Method, fn(f64) -> f64)] = &[
+        ("sinh", |x| x.sinh(), f64::sinh),
+        ("cosh", |x| x.cosh(), f64::cosh),
+        ("asinh", |x| x.asinh(), f64::asinh),
+        ("atan", |x| x.atan(), f64::atan),
+        ("asin", |x| x.div(3.0)?.asin(), |x| (x / 3.0).asin()),
+        ("acos", |x| x.div(3.0)?.acos(), |x| (x / 3.0).acos()),
+        ("atanh", |x| x.div(3.0)?.atanh(), |x| (x / 3.0).atanh()),
+        ("acosh", |x| x.abs()?.add(1.0)?.acosh(), |x| (x.abs() + 1.0).acosh()),
+        ("exp2", |x| x.exp2(), f64::exp2),
+        ("trunc", |x| x.trunc(), f64::trunc),
+        ("softplus", |x| x.softplus(1.0, 20.0), |x| (1.0 + x.exp()).ln()),
+        ("logsigmoid", |x| x.logsigmoid(), |x| -(1.0 + (-x).exp()).ln()),
+        ("silu", |x| x.silu(), |x| x / (1.0 + (-x).exp())),
+        ("elu", |x| x.elu(1.0), |x| if x > 0.0 { x } else { x.exp_m1() }),
+        ("leaky_relu", |x| x.leaky_relu(0.1), |x| if x > 0.0 { x } else { 0.1 * x }),
+        ("relu6", |x| x.mul(4.0)?.relu6(), |x| (4.0 * x).clamp(0.0, 6.0)),
+        ("hypot", |x| x.hypot(2.0), |x| x.hypot(2.0)),
+        ("logaddexp", |x| x.logaddexp(1.0), |x| (x.exp() + 1f64.exp()).ln()),
+        ("copysign", |x| x.copysign(-1.0), |x| x.copysign(-1.0)),
+        ("lerp", |x| x.lerp(&Tensor::scalar(1.0f64), 0.75), |x| x + 0.75 * (1.0 - x)),
+    ];
+    for (name, method, expected) in rows {
+        let got = method(&x).unwrap_or_else(|e| panic!("{name}: {e}")).to_vec::<f64>().unwrap();
+        for (v, got) in x.to_vec::<f64>().unwrap().into_iter().zip(got) {
+            let want = expected(v);
+            assert!(
+                (got - want).abs() < 1e-6 * (1.0 + want.abs()),
+                "{name}({v}) is {got}, not {want}"
+            );
+        }
+    }
+}
+
+#[test]
+fn gradients_follow_torch_at_the_edges() {
+    let slope = |f: fn(&Tensor) -> Result<Tensor>, at: f32| {
+        let x = Tensor::scalar(at);
+        grad(f)(&x).unwrap().item::<f32>().unwrap()
+    };
+    assert_eq!(slope(|x| x.relu(), 0.0), 0.0);
+    assert_eq!(slope(|x| x.clamp(0.0, 1.0), 1.0), 1.0);
+    assert_eq!(slope(|x| x.asinh(), 0.0), 1.0);
+    assert_eq!(slope(|x| x.sinh(), 100.0), f32::INFINITY);
+    assert_eq!(slope(|x| x.sinc(), 0.0), 0.0);
+    assert_eq!(slope(|x| x.detach()?.mul(x), 3.0), 3.0);
+    assert_eq!(slope(|x| x.elu(1.0), 200.0), 1.0);
+}
+
+#[test]
+fn in_place_methods_check_as_torch_does() {
+    let x = f32s(&[1.0, 2.0, 3.0]);
+    let handle = x.clone();
+    x.add_(1.0).unwrap().mul_(&f32s(&[1.0, 0.0, 2.0])).unwrap();
+    assert_eq!(handle.to_vec::<f32>().unwrap(), [2.0, 0.0, 8.0]);
+    let own = x.copy().unwrap();
+    x.zero_().unwrap();
+    assert_eq!(own.to_vec::<f32>().unwrap(), [2.0, 0.0, 8.0]);
+    let detached = x.detach().unwrap();
+    detached.fill_(7i64).unwrap();
+    assert_eq!(x.to_vec::<f32>().unwrap(), [7.0; 3]);
+    let mut y = x.clone();
+    y += 1;
+    assert_eq!(x.to_vec::<f32>().unwrap(), [8.0; 3]);
+    let ints = Tensor::from_slice(&[1i64, 2], [2]).unwrap();
+    let error = ints.add_(0.5).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::DType);
+    assert_eq!(error.op(), "add_");
+    assert_eq!(error.text(), "the result f32[2] cannot be written into i64[2]");
+    let error = x.add_(&Tensor::zeros([2, 3], DType::F32).unwrap()).unwrap_err();
+    assert_eq!(error.text(), "the result f32[2,3] does not fit into f32[3]");
+    let counter = Tensor::scalar(0i64);
+    let step = jit(|x: &Tensor| {
+        counter.add_(1i64)?;
+        x.add(1.0)
+    });
+    for _ in 0..3 {
+        step.call(&x).unwrap();
+    }
+    assert_eq!(counter.item::<i64>().unwrap(), 3);
+}
+
+#[test]
+fn errors_name_the_method_and_the_place() {
+    let x = f32s(&[1.0, 2.0, 3.0]);
+    let error = x.maximum(&f32s(&[1.0, 2.0])).unwrap_err();
+    assert_eq!(error.op(), "maximum");
+    assert!(error.location().is_some_and(|l| l.file().ends_with("tensor.rs")));
+    assert_eq!(
+        error.text(),
+        "shapes [3] and [2] do not broadcast: axis 0 of the result would have size 3 and 2"
+    );
+    let error = catch(|| Ok(&x + &f32s(&[1.0, 2.0]))).unwrap_err();
+    assert_eq!((error.op(), error.kind()), ("add", &ErrorKind::Shape));
+    let error = jit(|x: &Tensor| Ok(x & x)).call(&x).unwrap_err();
+    assert_eq!((error.op(), error.kind()), ("bitwise_and", &ErrorKind::DType));
+    let error = x.item::<f32>().unwrap_err();
+    assert_eq!(error.text(), "takes a tensor of one element, not f32[3]");
+}
+
+#[test]
+fn prints_as_torch_does() {
+    let t = |v: &[f32], s: &[usize]| Tensor::from_slice(v, s).unwrap().to_string();
+    let rows: Vec<(String, &str)> = vec![
+        (t(&[1.0, 2.0], &[2]), "tensor([1., 2.])"),
+        (t(&[0.5, -2.0, 10.0], &[3]), "tensor([ 0.5000, -2.0000, 10.0000])"),
+        (t(&[1e-5, 1.0], &[2]), "tensor([1.0000e-05, 1.0000e+00])"),
+        (t(&[1.0, 2000.0], &[2]), "tensor([1.0000e+00, 2.0000e+03])"),
+        (t(&[f32::NAN, 1.5, f32::INFINITY], &[3]), "tensor([   nan, 1.5000,    inf])"),
+        (t(&[3.25], &[]), "tensor(3.2500)"),
+        (t(&[], &[0]), "tensor([])"),
+        (t(&[], &[2, 0]), "tensor([], size=[2,0])"),
+        (t(&[1.0, 2.0, 3.0, 4.0], &[2, 1, 2]), "tensor([[[1., 2.]],\n\n        [[3., 4.]]])"),
+        (Tensor::from_slice(&[true, false], [2]).unwrap().to_string(), "tensor([ True, False])"),
+        (Tensor::from_slice(&[1i64, -20], [2]).unwrap().to_string(), "tensor([  1, -20])"),
+        (Tensor::from_slice(&[1.5f64], [1]).unwrap().to_string(), "tensor([1.5000], dtype=f64)"),
+        (
+            Tensor::arange(0, 1001, 1).unwrap().to_string(),
+            "tensor([   0,    1,    2,  ...,  998,  999, 1000])",
+        ),
+    ];
+    for (got, expected) in rows {
+        assert_eq!(got, expected);
+    }
+    let traced = std::sync::Mutex::new(String::new());
+    jit(|x: &Tensor| {
+        *traced.lock().unwrap() = x.to_string();
+        x.neg()
+    })
+    .call(&f32s(&[1.0]))
+    .unwrap();
+    assert_eq!(*traced.lock().unwrap(), "tensor(f32[1], traced by `jit`)");
+}
