@@ -12,6 +12,7 @@ pub mod hlo;
 pub mod mesh;
 pub mod nn;
 pub mod ops;
+pub mod optim;
 pub mod shape;
 pub mod tensor;
 pub mod trace;

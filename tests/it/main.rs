@@ -4,6 +4,7 @@
 
 mod ops_a;
 mod derive;
+mod optim;
 mod pjrt;
 mod primitives;
 mod tensor;
