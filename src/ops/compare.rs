@@ -62,17 +62,7 @@ impl Primitive for Compare {
     }
 
     fn lower(&self, cx: &mut Lowering, operands: &[Val], outs: &[Aval]) -> Result<Vec<Val>> {
-        let dtype = operands[0].aval().dtype();
-        let kind = match dtype {
-            d if d.is_differentiable() => "FLOAT",
-            d if d.is_unsigned() || d == DType::Bool => "UNSIGNED",
-            _ => "SIGNED",
-        };
-        let attrs = format!(
-            "compare_type = #stablehlo<comparison_type {kind}>, \
-             comparison_direction = #stablehlo<comparison_direction {}>",
-            self.word()
-        );
+        let attrs = attributes(self.word(), operands[0].aval().dtype());
         Ok(cx.op("stablehlo.compare", operands, &attrs, outs))
     }
 
@@ -101,6 +91,25 @@ impl Primitive for Compare {
     fn params(&self) -> String {
         String::new()
     }
+}
+
+/// The attributes of `stablehlo.compare` for elements of `dtype`.
+fn attributes(word: &str, dtype: DType) -> String {
+    let kind = match dtype {
+        d if d.is_differentiable() => "FLOAT",
+        d if d.is_unsigned() || d == DType::Bool => "UNSIGNED",
+        _ => "SIGNED",
+    };
+    format!(
+        "compare_type = #stablehlo<comparison_type {kind}>, \
+         comparison_direction = #stablehlo<comparison_direction {word}>"
+    )
+}
+
+/// Writes the comparison `word`, as `GT`, of two values.
+pub(crate) fn compare_in(cx: &mut Lowering, word: &str, x: &Val, y: &Val) -> Val {
+    let attrs = attributes(word, x.aval().dtype());
+    cx.op1("stablehlo.compare", &[x, y], &attrs, &x.aval().with_dtype(DType::Bool))
 }
 
 macro_rules! comparisons {

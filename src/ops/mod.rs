@@ -14,7 +14,8 @@
 //! | [`shape`] | `reshape`, `broadcast_in_dim`, `permute`, … |
 //! | [`slice`](mod@slice) | `slice`, `pad`, `concatenate`, `reverse` |
 //! | [`dynamic_slice`](mod@dynamic_slice) | slices whose place is data |
-//! | [`reduce`] | `reduce_sum` and its like |
+//! | [`reduce`] | `reduce_sum` and its like, `argmax` |
+//! | [`cumulative`] | `cumsum` and its like |
 //! | [`dot`] | `dot_general` |
 //! | [`call`] | a graph as one operation, and [`call::fused`] |
 
@@ -23,6 +24,7 @@ pub mod call;
 pub mod compare;
 pub mod convert;
 pub mod create;
+pub mod cumulative;
 pub mod dot;
 pub mod dynamic_slice;
 pub mod elementwise;
@@ -34,6 +36,7 @@ pub use binary::*;
 pub use compare::*;
 pub use convert::*;
 pub use create::*;
+pub use cumulative::*;
 pub use dot::*;
 pub use dynamic_slice::*;
 pub use elementwise::*;

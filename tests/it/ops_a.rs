@@ -330,3 +330,184 @@ fn dynamic_slices() {
     fails(ops::dynamic_slice(&x, &[i.clone(), wide], &[2, 3]), "does not promote");
     fails(ops::dynamic_update_slice(&x, &i, &[]), "does not promote");
 }
+
+/// Of each dtype: bool from the sign, integers truncated.
+fn of_dtype(x: &Value, dtype: DType) -> Value {
+    match dtype {
+        DType::Bool => ops::gt(x, &ops::full_like(x, 0.0).unwrap()).unwrap(),
+        d if d.is_unsigned() => ops::convert(&ops::abs(&scaled(x)).unwrap(), d).unwrap(),
+        d => ops::convert(&scaled(x), d).unwrap(),
+    }
+}
+
+fn scaled(x: &Value) -> Value {
+    ops::mul(x, &ops::full_like(x, 2.5).unwrap()).unwrap()
+}
+
+type Reduction = (&'static str, fn(&Value, &[usize]) -> Result<Value>);
+
+const REDUCTIONS: [Reduction; 6] = [
+    ("reduce_sum", ops::reduce_sum),
+    ("reduce_prod", ops::reduce_prod),
+    ("reduce_max", ops::reduce_max),
+    ("reduce_min", ops::reduce_min),
+    ("reduce_and", ops::reduce_and),
+    ("reduce_or", ops::reduce_or),
+];
+
+#[test]
+fn reductions_of_every_dtype() {
+    let x = any(&[2, 3, 4]);
+    for (name, f) in REDUCTIONS {
+        let mut taken = 0;
+        for dtype in DType::ALL.into_iter().filter(|d| !d.is_complex()) {
+            let x = of_dtype(&x, dtype);
+            let result = f(&x, &[2, 0]);
+            let is_taken = match name {
+                "reduce_sum" | "reduce_prod" => dtype != DType::Bool,
+                "reduce_max" | "reduce_min" => true,
+                _ => dtype == DType::Bool || dtype.is_int(),
+            };
+            if !is_taken {
+                fails(result, "takes");
+                continue;
+            }
+            taken += 1;
+            let y = on_plugin(name, &[x.clone()], &|v| one(f(&v[0], &[2, 0])));
+            close(&format!("{name} of {dtype}"), &y[0], &host(&result.unwrap()), tolerance(dtype));
+            let empty = ops::slice_axis(&x, 1, 0, 0).unwrap();
+            let want = host(&f(&empty, &[1]).unwrap());
+            let y = on_plugin(name, &[empty], &|v| one(f(&v[0], &[1])));
+            close(&format!("{name} of no {dtype}"), &y[0], &want, 0.0);
+        }
+        assert!(taken >= 9, "{name}");
+        fails(f(&of_dtype(&x, DType::I32), &[3]), "outside of");
+        fails(f(&of_dtype(&x, DType::I32), &[1, 1]), "named twice");
+        plain(name, &[of_dtype(&x, DType::I32)], &|v| one(f(&v[0], &[1])));
+    }
+    // Half precision adds up in f32 on both.
+    let ones = ops::full(Scalar::one(DType::F16), &[4096].into()).unwrap();
+    let y = on_plugin("half", &[ones], &|v| one(ops::reduce_sum(&v[0], &[0])));
+    assert_eq!(numbers(&y[0]), [4096.0]);
+}
+
+#[test]
+fn derivatives_of_reductions() {
+    let x = any(&[2, 3, 4]);
+    for axes in [&[0][..], &[1], &[0, 2], &[0, 1, 2]] {
+        for (name, f) in &REDUCTIONS[..4] {
+            smooth(&format!("{name} {axes:?}"), &[x.clone()], &|v| one(f(&v[0], axes)));
+        }
+    }
+    for zeros in [&[0.0, 2.0, 3.0, -1.5, 0.5][..], &[0.0, 2.0, 0.0, -1.5, 0.5], &[0.0; 5]] {
+        let x = f64s(zeros, &[5]);
+        smooth("reduce_prod with zeros", &[x], &|v| one(ops::reduce_prod(&v[0], &[0])));
+    }
+    let equal = f64s(&[2.0, 1.0, 2.0, 2.0, 0.0, 1.0], &[2, 3]);
+    let g = gradient(&|v| one(ops::reduce_max(&v[0], &[1])), &[equal.clone()]).unwrap();
+    assert_eq!(numbers(&host(&g[0])), [0.5, 0.0, 0.5, 1.0, 0.0, 0.0]);
+    let g = gradient(&|v| one(ops::reduce_min(&v[0], &[0, 1])), &[equal]).unwrap();
+    assert_eq!(numbers(&host(&g[0])), [0.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
+}
+
+#[test]
+fn positions_of_extremes() {
+    let x = any(&[2, 3, 4]);
+    let (nan, inf) = (f64::NAN, f64::INFINITY);
+    let odd = f64s(&[1.0, nan, 3.0, nan, -inf, -inf, -inf, -inf, 5.0, 7.0, 7.0, 5.0], &[3, 4]);
+    for f in [ops::argmax, ops::argmin] {
+        for index in [DType::I32, DType::I64] {
+            plain("argmax", &[odd.clone()], &|v| one(f(&v[0], 1, index)));
+            for dtype in DType::ALL.into_iter().filter(|d| !d.is_complex()) {
+                let x = of_dtype(&x, dtype);
+                let want = host(&f(&x, 1, index).unwrap());
+                let y = on_plugin("argmax", &[x], &|v| one(f(&v[0], 1, index)));
+                close(&format!("argmax of {dtype}"), &y[0], &want, 0.0);
+            }
+        }
+        plain("argmax", &[x.clone()], &|v| one(f(&v[0], 0, DType::I32)));
+        fails(f(&x, 3, DType::I32), "axis 3 is outside");
+        fails(f(&x, 0, DType::F32), "an index is i32 or i64");
+        fails(f(&ops::slice_axis(&x, 0, 0, 0).unwrap(), 0, DType::I32), "has no element");
+        fails(
+            f(&ops::convert(&x, DType::C64).unwrap(), 0, DType::I32),
+            "takes real numbers or bool",
+        );
+    }
+    let index = |f: fn(&Value, usize, DType) -> Result<Value>| {
+        numbers(&host(&f(&odd, 1, DType::I32).unwrap()))
+    };
+    assert_eq!(
+        (index(ops::argmax), index(ops::argmin)),
+        (vec![1.0, 0.0, 1.0], vec![1.0, 0.0, 0.0])
+    );
+    let grad =
+        gradient(&|v| Ok(smallvec![v[0].clone(), ops::argmax(&v[0], 1, DType::I32)?]), &[odd]);
+    assert_eq!(numbers(&host(&grad.unwrap()[0])), [1.0; 12]);
+}
+
+type RunningResult = (&'static str, fn(&Value, usize, bool) -> Result<Value>);
+
+const RUNNING: [RunningResult; 5] = [
+    ("cumsum", ops::cumsum),
+    ("cumprod", ops::cumprod),
+    ("cummax", ops::cummax),
+    ("cummin", ops::cummin),
+    ("cumlogsumexp", ops::cumlogsumexp),
+];
+
+#[test]
+fn running_results() {
+    for (name, f) in RUNNING {
+        for (shape, axis, reverse) in [([5, 2], 0, false), ([1, 3], 1, true)] {
+            let what = format!("{name} {shape:?} {axis} {reverse}");
+            smooth(&what, &[any(&shape)], &|v| one(f(&v[0], axis, reverse)));
+        }
+        plain(name, &[any(&[2, 9])], &|v| one(f(&v[0], 1, true)));
+        for dtype in DType::ALL.into_iter().filter(|d| !d.is_complex()) {
+            let x = of_dtype(&any(&[3, 5]), dtype);
+            let result = f(&x, 1, false);
+            let is_taken = match name {
+                "cumsum" | "cumprod" => dtype != DType::Bool,
+                "cummax" | "cummin" => true,
+                _ => dtype.is_float(),
+            };
+            if !is_taken {
+                fails(result, "takes");
+                continue;
+            }
+            let y = on_plugin(name, &[x], &|v| one(f(&v[0], 1, false)));
+            close(&format!("{name} of {dtype}"), &y[0], &host(&result.unwrap()), tolerance(dtype));
+        }
+        plain(name, &[f64s(&[], &[0, 3])], &|v| one(f(&v[0], 0, false)));
+        fails(f(&any(&[3]), 1, false), "axis 1 is outside");
+    }
+}
+
+#[test]
+fn running_results_at_odd_places() {
+    let (nan, inf) = (f64::NAN, f64::INFINITY);
+    for row in
+        [[1.0, nan, 0.0, 2.0, -1.0], [-inf, -inf, 1.0, inf, 2.0], [3.0, 3.0, -inf, 3.0, 900.0]]
+    {
+        for (name, f) in RUNNING {
+            for reverse in [false, true] {
+                let what = format!("{name} {row:?} {reverse}");
+                let y = on_plugin(&what, &[f64s(&row, &[5])], &|v| one(f(&v[0], 0, reverse)));
+                close(&what, &y[0], &host(&f(&f64s(&row, &[5]), 0, reverse).unwrap()), 1e-12);
+            }
+        }
+    }
+    for zeros in [[0.0, 2.0, 3.0, -1.5, 0.5], [2.0, 0.0, 3.0, 0.0, 0.5]] {
+        let x = f64s(&zeros, &[5]);
+        smooth("cumprod with zeros", &[x], &|v| one(ops::cumprod(&v[0], 0, false)));
+    }
+    let low = [f64s(&[-inf, -inf, 1.0, 2.0, -inf], &[5])];
+    let g = gradient(&|v| one(ops::cumlogsumexp(&v[0], 0, false)), &low).unwrap();
+    let part = 1.0 / (1.0 + 1f64.exp());
+    let want = f64s(&[0.0, 0.0, 1.0 + 2.0 * part, 2.0 - 2.0 * part, 0.0], &[5]);
+    close("cumlogsumexp", &host(&g[0]), &host(&want), 1e-12);
+    let equal = [f64s(&[1.0, 3.0, 3.0, 2.0, nan], &[5])];
+    let g = gradient(&|v| one(ops::cummax(&v[0], 0, false)), &equal).unwrap();
+    assert_eq!(numbers(&host(&g[0])), [1.0, 1.0, 2.0, 0.0, 1.0]);
+}
