@@ -8,9 +8,11 @@
 //! |---|---|
 //! | [`module`] | [`Module`]: state dicts, training and evaluation; [`Layer`]: `forward` |
 //! | [`buffer`] | [`Buffer`]: state that is not learnt |
+//! | [`checkpoint`] | trees of tensors on disk, as safetensors files |
 //! | [`init`] | [`Init`]: first values drawn from a seed |
 
 pub mod buffer;
+pub mod checkpoint;
 pub mod init;
 pub mod module;
 

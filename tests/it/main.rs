@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod ops_a;
+mod checkpoint;
 mod derive;
 mod optim;
 mod pjrt;
