@@ -17,6 +17,7 @@
 //! | [`reduce`] | `reduce_sum` and its like, `argmax` |
 //! | [`cumulative`] | `cumsum` and its like |
 //! | [`dot`] | `dot_general` |
+//! | [`sort`](mod@sort) | `sort`, `argsort`, `top_k` |
 //! | [`call`] | a graph as one operation, and [`call::fused`] |
 
 pub mod binary;
@@ -31,6 +32,7 @@ pub mod elementwise;
 pub mod reduce;
 pub mod shape;
 pub mod slice;
+pub mod sort;
 
 pub use binary::*;
 pub use compare::*;
@@ -43,6 +45,7 @@ pub use elementwise::*;
 pub use reduce::*;
 pub use shape::*;
 pub use slice::*;
+pub use sort::*;
 
 use crate::aval::Aval;
 use crate::error::{Error, ErrorKind};

@@ -511,3 +511,68 @@ fn running_results_at_odd_places() {
     let g = gradient(&|v| one(ops::cummax(&v[0], 0, false)), &equal).unwrap();
     assert_eq!(numbers(&host(&g[0])), [1.0, 1.0, 2.0, 0.0, 1.0]);
 }
+
+#[test]
+fn sorting() {
+    let (x, carried) = (any(&[3, 5]), ops::neg(&any(&[3, 5])).unwrap());
+    let ties = ops::convert(&ops::floor(&x).unwrap(), DType::I32).unwrap();
+    for descending in [false, true] {
+        for axis in [0, 1] {
+            let what = format!("sort {axis} {descending}");
+            smooth(&what, &[x.clone()], &|v| ops::sort(v, axis, 1, descending));
+            plain(&what, &[ties.clone()], &|v| one(ops::argsort(&v[0], axis, descending)));
+        }
+        smooth("sort pairs", &[x.clone(), carried.clone()], &|v| ops::sort(v, 1, 1, descending));
+        let two = [ties.clone(), x.clone(), carried.clone()];
+        smooth("sort by two", &two, &|v| ops::sort(v, 0, 2, descending));
+        let (nan, inf) = (f64::NAN, f64::INFINITY);
+        let odd = f64s(&[nan, 1.0, inf, 0.0, -0.0, -nan, -inf, 1.0], &[8]);
+        plain("odd", &[odd.clone()], &|v| one(ops::argsort(&v[0], 0, descending)));
+        let keys = [i32s(&[1, 0, 1, 0, 1, 0, 0, 0], &[8]), odd];
+        plain("odd by two", &keys, &|v| {
+            let iota = ops::iota(DType::I32, v[0].shape(), 0)?;
+            ops::sort(&[v[1].clone(), v[0].clone(), iota], 0, 2, descending)
+        });
+        for dtype in DType::ALL {
+            let x = of_dtype(&x, dtype);
+            let want = host(&ops::argsort(&x, 1, descending).unwrap());
+            let y = on_plugin("argsort", &[x], &|v| one(ops::argsort(&v[0], 1, descending)));
+            close(&format!("argsort of {dtype}"), &y[0], &want, 0.0);
+        }
+    }
+    let z = ops::complex(&ops::convert(&ties, DType::F64).unwrap(), &x).unwrap();
+    let want = host(&ops::argsort(&z, 1, false).unwrap());
+    let y = on_plugin("argsort", &[z], &|v| one(ops::argsort(&v[0], 1, false)));
+    close("argsort of complex", &y[0], &want, 0.0);
+    let sorted = |keys, axis| {
+        ops::sort(&[x.clone(), ties.clone()], axis, keys, false).map(|mut v| v.remove(0))
+    };
+    fails(sorted(0, 0), "0 keys are asked for among 2 operands");
+    fails(sorted(3, 0), "3 keys are asked for among 2 operands");
+    fails(sorted(1, 2), "axis 2 is outside");
+    fails(
+        ops::sort(&[x.clone(), any(&[5])], 0, 1, false).map(|mut v| v.remove(0)),
+        "has not the shape",
+    );
+}
+
+#[test]
+fn largest() {
+    let x = any(&[3, 5]);
+    let both = |v: &[Value], k| ops::top_k(&v[0], k).map(|(y, i)| smallvec![y, i]);
+    for k in [0, 1, 3, 5] {
+        smooth(&format!("top_k {k}"), &[x.clone()], &|v| both(v, k));
+    }
+    let (nan, inf) = (f64::NAN, f64::INFINITY);
+    let odd = f64s(&[nan, 1.0, inf, 0.0, -0.0, -nan, -inf, 1.0], &[8]);
+    plain("odd", &[odd], &|v| both(v, 7));
+    for dtype in DType::ALL.into_iter().filter(|d| !d.is_complex()) {
+        let x = of_dtype(&x, dtype);
+        let want = both(&[x.clone()], 3).unwrap();
+        for (got, want) in on_plugin("top_k", &[x], &|v| both(v, 3)).iter().zip(&want) {
+            close(&format!("top_k of {dtype}"), got, &host(want), 0.0);
+        }
+    }
+    fails(ops::top_k(&x, 6).map(|y| y.0), "6 elements are asked for");
+    fails(ops::top_k(&f64s(&[1.0], &[]), 0).map(|y| y.0), "no last axis");
+}
