@@ -11,18 +11,26 @@
 //! | [`unary`] | `neg`, `exp`, `relu`, `gelu`, … |
 //! | [`create`] | `zeros`, `arange`, `from_slice`, … |
 //! | [`read`] | `shape`, `dtype`, `item`, `to_vec`, `to_dtype`, … |
+//! | [`views`] | `view`, `permute`, `narrow`, `select`, … |
+//! | [`mod@shape`] | `cat`, `stack`, `flip`, `roll`, `pad`, … |
+//! | [`matmul`] | `matmul`, `mm`, `linear`, … |
+//! | [`einsum`] | `einsum` |
 //! | [`inplace`] | `add_`, `copy_`, …, `detach`, `copy` |
 //! | [`print`](mod@print) | `Display` |
 
 pub mod arithmetic;
 pub mod create;
+pub mod einsum;
 pub mod inplace;
+pub mod matmul;
 pub mod operators;
 pub mod print;
 pub mod promotion;
 pub mod read;
 pub mod reduce;
+pub mod shape;
 pub mod unary;
+pub mod views;
 
 use crate::error::Result;
 use crate::trace::Value;

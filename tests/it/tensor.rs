@@ -232,3 +232,130 @@ fn prints_as_torch_does() {
     .unwrap();
     assert_eq!(*traced.lock().unwrap(), "tensor(f32[1], traced by `jit`)");
 }
+
+#[test]
+fn views_share_storage_both_ways() {
+    let ints = |t: &Tensor| t.to_vec::<i64>().unwrap();
+    let base = Tensor::arange(0, 12, 1).unwrap();
+    let grid = base.view([3, -1]).unwrap();
+    let row = grid.select(0, 1).unwrap();
+    let column = grid.t().unwrap().select(0, -1).unwrap();
+    row.fill_(50i64).unwrap();
+    assert_eq!(ints(&base), [0, 1, 2, 3, 50, 50, 50, 50, 8, 9, 10, 11]);
+    assert_eq!(ints(&column), [3, 50, 11]);
+    base.zero_().unwrap();
+    assert_eq!(ints(&row), [0; 4]);
+    column.add_(&Tensor::arange(1, 4, 1).unwrap()).unwrap();
+    assert_eq!(ints(&grid), [0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3]);
+    grid.diagonal(1, 0, 1).unwrap().copy_(&Tensor::arange(7, 10, 1).unwrap()).unwrap();
+    assert_eq!(ints(&base), [0, 7, 0, 1, 0, 0, 8, 2, 0, 0, 0, 9]);
+    assert_eq!(ints(&grid.diagonal(-1, 0, 1).unwrap()), [0, 0]);
+    grid.slice(1, Some(-3), None, 2).unwrap().fill_(4i64).unwrap();
+    assert_eq!(ints(&base), [0, 4, 0, 4, 0, 4, 8, 4, 0, 4, 0, 4]);
+    let parts = base.split(5, 0).unwrap();
+    assert_eq!(parts.iter().map(Tensor::numel).collect::<Vec<_>>(), [5, 5, 2]);
+    parts[2].fill_(-1i64).unwrap();
+    assert_eq!(ints(&grid.narrow(0, 2, 1).unwrap()), [0, 4, -1, -1]);
+    let wide = Tensor::zeros([1], DType::F32).unwrap().expand([3]).unwrap();
+    assert!(wide.add_(1.0).is_err());
+    assert_eq!(*grid.narrow(0, 2, 2).unwrap_err().kind(), ErrorKind::Index);
+    assert_eq!(*grid.select(5, 0).unwrap_err().kind(), ErrorKind::Axis);
+}
+
+#[test]
+fn views_work_inside_of_transforms() {
+    let x = f32s(&[1.0, 2.0, 3.0, 4.0]);
+    let f = |x: &Tensor| {
+        let y = x.mul(2.0)?;
+        y.view([2, 2])?.select(0, 0)?.mul_(10.0)?;
+        y.mul(&y)?.sum()
+    };
+    let expected = [800.0, 1600.0, 24.0, 32.0];
+    assert_eq!(grad(f)(&x).unwrap().to_vec::<f32>().unwrap(), expected);
+    assert_eq!(jit(grad(f)).call(&x).unwrap().to_vec::<f32>().unwrap(), expected);
+    let cache = Tensor::zeros([2, 2], DType::F32).unwrap();
+    let write = jit(|x: &Tensor| {
+        cache.select(0, 1)?.copy_(x)?;
+        cache.sum()
+    });
+    assert_eq!(write.call(&f32s(&[3.0, 4.0])).unwrap().item::<f32>().unwrap(), 7.0);
+    assert_eq!(cache.to_vec::<f32>().unwrap(), [0.0, 0.0, 3.0, 4.0]);
+}
+
+#[test]
+fn shape_methods_give_torch_values() {
+    let x = Tensor::arange(0, 6, 1).unwrap().view([2, 3]).unwrap();
+    let ints = |t: Result<Tensor>| {
+        let t = t.unwrap();
+        (t.shape().to_vec(), t.to_vec::<i64>().unwrap())
+    };
+    let shape = |t: Result<Tensor>| t.unwrap().shape().to_vec();
+    assert_eq!(ints(x.flip([1])), (vec![2, 3], vec![2, 1, 0, 5, 4, 3]));
+    assert_eq!(ints(x.roll(-1, 1)), (vec![2, 3], vec![1, 2, 0, 4, 5, 3]));
+    assert_eq!(ints(x.repeat(&[2, 1, 2])).0, [2, 2, 6]);
+    assert_eq!(ints(x.repeat_interleave(2, 0)).1, [0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5]);
+    assert_eq!(ints(x.tril(0)).1, [0, 0, 0, 3, 4, 0]);
+    assert_eq!(ints(x.triu(1)).1, [0, 1, 2, 0, 0, 5]);
+    assert_eq!(ints(x.pad(&[1, -1, 0, 1], 9i64)), (vec![3, 3], vec![9, 0, 1, 9, 3, 4, 9, 9, 9]));
+    let line = Tensor::arange(0, 3, 1).unwrap();
+    use oxbridge::tensor::shape::PadMode;
+    assert_eq!(ints(line.pad_mode(&[2, 1], PadMode::Reflect)).1, [2, 1, 0, 1, 2, 1]);
+    assert_eq!(ints(line.pad_mode(&[2, 1], PadMode::Replicate)).1, [0, 0, 0, 1, 2, 2]);
+    assert_eq!(ints(line.pad_mode(&[2, 1], PadMode::Circular)).1, [1, 2, 0, 1, 2, 0]);
+    assert_eq!(ints(Tensor::cat(&[&x, &x.neg().unwrap()], 1)).0, [2, 6]);
+    assert_eq!(
+        Tensor::cat(&[x.clone(), x.to_dtype(DType::F64).unwrap()], 0).unwrap().dtype(),
+        DType::F64
+    );
+    assert_eq!(ints(line.diag(1)).1, [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 2, 0, 0, 0, 0]);
+    let y = Tensor::zeros([2, 1, 3, 1], DType::F32).unwrap();
+    assert_eq!(shape(y.squeeze()), [2, 3]);
+    assert_eq!(shape(y.squeeze_dim([1, 2])), [2, 3, 1]);
+    assert_eq!(shape(y.unsqueeze(-1)), [2, 1, 3, 1, 1]);
+    assert_eq!(shape(y.flatten(0, -2)), [6, 1]);
+    assert_eq!(shape(y.unflatten(2, [3, -1])), [2, 1, 3, 1, 1]);
+    assert_eq!(shape(y.movedim([0], [-1])), [1, 3, 1, 2]);
+    assert_eq!(shape(y.expand([4, 2, -1, -1, 5])), [4, 2, 1, 3, 5]);
+    assert_eq!(y.chunk(2, 2).unwrap().len(), 2);
+}
+
+#[test]
+fn products_follow_torch_ranks() {
+    let t = |shape: &[usize]| {
+        let n: usize = shape.iter().product();
+        Tensor::from_slice(&(0..n).map(|i| i as f64 * 0.5 - 1.0).collect::<Vec<_>>(), shape)
+            .unwrap()
+    };
+    let rows: &[(&[usize], &[usize], &[usize], &str)] = &[
+        (&[3], &[3], &[], "i,i->"),
+        (&[2, 3], &[3], &[2], "ij,j->i"),
+        (&[3], &[3, 2], &[2], "j,jk->k"),
+        (&[2, 3], &[3, 4], &[2, 4], "ij,jk->ik"),
+        (&[5, 2, 3], &[3, 4], &[5, 2, 4], "bij,jk->bik"),
+        (&[2, 3], &[5, 3, 4], &[5, 2, 4], "ij,bjk->bik"),
+        (&[3], &[5, 3, 4], &[5, 4], "j,bjk->bk"),
+        (&[5, 2, 3], &[3], &[5, 2], "bij,j->bi"),
+        (&[5, 1, 2, 3], &[6, 3, 4], &[5, 6, 2, 4], "...ij,...jk->...ik"),
+    ];
+    for (a, b, out, equation) in rows {
+        let (x, y) = (t(a), t(b));
+        let got = x.matmul(&y).unwrap();
+        let by_name = Tensor::einsum(equation, &[&x, &y]).unwrap();
+        assert_eq!(got.shape().dims(), *out, "{equation}");
+        assert_eq!(by_name.shape().dims(), *out, "{equation}");
+        assert_eq!(got.to_vec::<f64>().unwrap(), by_name.to_vec::<f64>().unwrap(), "{equation}");
+    }
+    let x = t(&[2, 2]);
+    assert_eq!(x.matmul(&x).unwrap().to_vec::<f64>().unwrap(), [1.0, 0.25, 0.0, 0.25]);
+    let error = t(&[8, 3]).matmul(&t(&[4, 5])).unwrap_err();
+    assert_eq!(
+        error.text(),
+        "lhs f64[8,3] and rhs f64[4,5] cannot be multiplied: axis 1 of lhs has size 3, but axis 0 of \
+         rhs has size 4"
+    );
+    assert_eq!(Tensor::einsum("ab,c", &[&x, &t(&[3])]).unwrap().shape().dims(), [2, 2, 3]);
+    assert!(Tensor::einsum("ab,c", &[&x]).is_err());
+    assert_eq!(x.tensordot(&t(&[2, 4]), [0], [0]).unwrap().shape().dims(), [2, 4]);
+    let out = t(&[2]).addmm(&x, &x, 2.0, 3.0).unwrap().to_vec::<f64>().unwrap();
+    assert_eq!(out, [1.0, -0.25, -2.0, -0.25]);
+}
