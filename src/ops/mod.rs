@@ -18,6 +18,8 @@
 //! | [`cumulative`] | `cumsum` and its like |
 //! | [`dot`] | `dot_general` |
 //! | [`sort`](mod@sort) | `sort`, `argsort`, `top_k` |
+//! | [`index`] | `gather`, `take`, `take_along_axis` |
+//! | [`scatter`](mod@scatter) | `scatter`, `scatter_along_axis` |
 //! | [`call`] | a graph as one operation, and [`call::fused`] |
 
 pub mod binary;
@@ -29,7 +31,9 @@ pub mod cumulative;
 pub mod dot;
 pub mod dynamic_slice;
 pub mod elementwise;
+pub mod index;
 pub mod reduce;
+pub mod scatter;
 pub mod shape;
 pub mod slice;
 pub mod sort;
@@ -42,7 +46,9 @@ pub use cumulative::*;
 pub use dot::*;
 pub use dynamic_slice::*;
 pub use elementwise::*;
+pub use index::*;
 pub use reduce::*;
+pub use scatter::*;
 pub use shape::*;
 pub use slice::*;
 pub use sort::*;

@@ -312,3 +312,141 @@ mod dot {
         assert!(fail(&[2], &[3], &dims(&[0], &[0], &[], &[])).contains("batch axis 0"));
     }
 }
+
+mod index {
+    use super::*;
+    use oxbridge::ops::{GatherDims, IndexMode, ScatterDims, ScatterKind};
+
+    const MODES: [IndexMode; 3] =
+        [IndexMode::Clip, IndexMode::FillOrDrop, IndexMode::PromiseInBounds];
+
+    #[test]
+    fn slices_of_two_axes_follow_their_rules() {
+        let d = GatherDims {
+            offset_dims: vec![0, 2],
+            start_index_map: vec![1, 0],
+            ..GatherDims::default()
+        };
+        let at = ints(&[1, 3, 0, 2, 0, 1], &[2, 3]);
+        for mode in MODES {
+            let f = |xs: &[Value]| ops::gather(&xs[0], &xs[1], &d, &[2, 2], mode);
+            check(&format!("gather {mode:?}"), &[floats(&[4, 5], 1), at.clone()], &f);
+        }
+    }
+
+    #[test]
+    fn indices_outside_fill_with_zero_derivative() {
+        let at = ints(&[1, -1, 0, 3], &[4]);
+        let x = floats(&[3, 2], 1);
+        let f = |xs: &[Value]| ops::take(&xs[0], &xs[1], 0);
+        check_value("take", &[x.clone(), at.clone()], &f, 0.0);
+        check_vmap("take", &[x.clone(), at.clone()], &f);
+        let cts = gradients(&f, &[value(&x), value(&at)]).unwrap();
+        let row = host(&cts[0]).to_vec::<f64>().unwrap();
+        assert!(row[0] != 0.0 && row[2] != 0.0 && row[4] == 0.0, "{row:?}");
+        for dtype in [DType::U8, DType::U64, DType::U32, DType::I16] {
+            let f = |xs: &[Value]| ops::take(&xs[0], &ops::convert(&xs[1], dtype)?, 0);
+            check_value("take", &[x.clone(), at.clone()], &f, 0.0);
+        }
+    }
+
+    #[test]
+    fn takes_follow_their_rules() {
+        let rows = ints(&[2, 0, 1, 1], &[2, 2]);
+        for axis in 0..2 {
+            let f = |xs: &[Value]| ops::take(&xs[0], &xs[1], axis);
+            check(&format!("take {axis}"), &[floats(&[3, 3], 1), rows.clone()], &f);
+        }
+        let f = |xs: &[Value]| ops::take_along_axis(&xs[0], &xs[1], 1);
+        check("take_along_axis", &[floats(&[2, 3], 1), rows], &f);
+        let f = |xs: &[Value]| ops::take(&xs[0], &xs[1], 1);
+        check("take of one", &[floats(&[2, 3], 1), ints(&[2], &[])], &f);
+    }
+
+    #[test]
+    fn scatters_follow_their_rules() {
+        let d = ScatterDims {
+            update_window_dims: vec![0],
+            inserted_window_dims: vec![0],
+            scatter_dims_to_operand_dims: vec![0, 1],
+            index_vector_dim: 1,
+            ..ScatterDims::default()
+        };
+        let at = ints(&[0, 1, 0, 2, 1, 0], &[3, 2]);
+        let xs = [floats(&[2, 4], 1), at, floats(&[2, 3], 2)];
+        for mode in MODES {
+            for kind in [ScatterKind::Set, ScatterKind::Add] {
+                let f = |xs: &[Value]| ops::scatter(&xs[0], &xs[1], &xs[2], &d, kind, mode);
+                check(&format!("{kind:?} {mode:?}"), &xs, &f);
+            }
+            for kind in [ScatterKind::Mul, ScatterKind::Min, ScatterKind::Max] {
+                let f = |xs: &[Value]| ops::scatter(&xs[0], &xs[1], &xs[2], &d, kind, mode);
+                check_value(&format!("{kind:?} {mode:?}"), &xs, &f, 1e-12);
+                check_vmap(&format!("{kind:?} {mode:?}"), &xs, &f);
+                let error = gradients(&f, &xs.each_ref().map(value)).unwrap_err();
+                assert_eq!(*error.kind(), ErrorKind::NoRule);
+            }
+            let f = |xs: &[Value]| {
+                let y = ops::full_like(&xs[0], 2.0)?;
+                let y = ops::broadcast_in_dim(&ops::reduce_sum(&y, &[0, 1])?, &[2, 3].into(), &[])?;
+                ops::scatter(&xs[0], &xs[1], &y, &d, ScatterKind::Mul, mode)
+            };
+            check("scatter_mul in its operand", &xs[..2], &f);
+        }
+    }
+
+    #[test]
+    fn scatters_along_an_axis_and_outside() {
+        let at = ints(&[2, 0, 1, 1, 2, 2], &[2, 3]);
+        for kind in [ScatterKind::Set, ScatterKind::Add] {
+            let f = |xs: &[Value]| ops::scatter_along_axis(&xs[0], &xs[1], &xs[2], 1, kind);
+            check(
+                &format!("{kind:?} along"),
+                &[floats(&[2, 3], 1), at.clone(), floats(&[2, 3], 2)],
+                &f,
+            );
+            let at = ints(&[-1, 0, 7, 3, 2, 1], &[2, 3]);
+            let xs = [floats(&[2, 3], 1), at, floats(&[2, 3], 2)];
+            check(&format!("{kind:?} along, some outside"), &xs, &f);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_says_why() {
+        let x = value(&floats(&[3, 2], 1));
+        let at = value(&ints(&[0, 1], &[2]));
+        let fails = |text: &str, got: Result<Value>| {
+            let error = got.unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        };
+        fails("integers as indices", ops::take(&x, &x, 0));
+        fails("has no axis 2", ops::take(&x, &at, 2));
+        fails("differ in rank", ops::take_along_axis(&x, &at, 0));
+        let d = GatherDims {
+            offset_dims: vec![1],
+            collapsed_slice_dims: vec![0],
+            start_index_map: vec![0],
+            index_vector_dim: 1,
+            ..GatherDims::default()
+        };
+        let run = |d: GatherDims, sizes: &[usize]| ops::gather(&x, &at, &d, sizes, IndexMode::Clip);
+        fails("must be 1, not 2", run(d.clone(), &[2, 2]));
+        fails("does not fit axis 1", run(d.clone(), &[1, 3]));
+        fails("one slice size an axis", run(d.clone(), &[1]));
+        fails("components", run(GatherDims { start_index_map: vec![0, 1], ..d.clone() }, &[1, 2]));
+        fails("not in order", run(GatherDims { offset_dims: vec![2], ..d.clone() }, &[1, 2]));
+        fails("axes are named for windows", run(GatherDims { offset_dims: vec![], ..d }, &[1, 2]));
+        let d = ScatterDims {
+            update_window_dims: vec![1],
+            inserted_window_dims: vec![0],
+            scatter_dims_to_operand_dims: vec![0],
+            index_vector_dim: 1,
+            ..ScatterDims::default()
+        };
+        let run =
+            |y: &HostArray| ops::scatter(&x, &at, &value(y), &d, ScatterKind::Add, IndexMode::Clip);
+        fails("do not have the shape", run(&floats(&[3, 2], 1)));
+        fails("does not fit axis 1", run(&floats(&[2, 3], 1)));
+        fails("does not promote", run(&ints(&[1, 2, 3, 4], &[2, 2])));
+    }
+}

@@ -101,7 +101,7 @@ impl ScatterDims {
     }
 
     /// The size of a window along each operand axis, from the shape of the updates.
-    fn window(&self, rank: usize, updates: &Shape) -> Vec<usize> {
+    pub fn window(&self, rank: usize, updates: &Shape) -> Vec<usize> {
         let mut sizes = self.update_window_dims.iter().map(|&a| updates[a]);
         let removed =
             |a| self.inserted_window_dims.contains(&a) || self.input_batching_dims.contains(&a);
@@ -133,12 +133,26 @@ pub fn gather(
     slice_sizes: &[usize],
     mode: IndexMode,
 ) -> HostArray {
+    gather_filled(operand, indices, dims, slice_sizes, mode, fill_value(operand.dtype()))
+}
+
+/// As [`gather`], with the value that [`IndexMode::FillOrDrop`] fills with; it has the dtype of
+/// `operand`.
+pub fn gather_filled(
+    operand: &HostArray,
+    indices: &HostArray,
+    dims: &GatherDims,
+    slice_sizes: &[usize],
+    mode: IndexMode,
+    fill: Scalar,
+) -> HostArray {
+    debug_assert_eq!(fill.dtype(), operand.dtype(), "the fill value has the operand's dtype");
     match operand.dtype().size() {
-        1 => gather_as::<u8>(operand, indices, dims, slice_sizes, mode),
-        2 => gather_as::<u16>(operand, indices, dims, slice_sizes, mode),
-        4 => gather_as::<u32>(operand, indices, dims, slice_sizes, mode),
-        8 => gather_as::<u64>(operand, indices, dims, slice_sizes, mode),
-        _ => gather_as::<u128>(operand, indices, dims, slice_sizes, mode),
+        1 => gather_as::<u8>(operand, indices, dims, slice_sizes, mode, fill),
+        2 => gather_as::<u16>(operand, indices, dims, slice_sizes, mode, fill),
+        4 => gather_as::<u32>(operand, indices, dims, slice_sizes, mode, fill),
+        8 => gather_as::<u64>(operand, indices, dims, slice_sizes, mode, fill),
+        _ => gather_as::<u128>(operand, indices, dims, slice_sizes, mode, fill),
     }
 }
 
@@ -148,6 +162,7 @@ fn gather_as<T: Pod + Send + Sync>(
     dims: &GatherDims,
     slice_sizes: &[usize],
     mode: IndexMode,
+    fill: Scalar,
 ) -> HostArray {
     let starts = dims.starts().places(operand, indices, slice_sizes, mode != IndexMode::FillOrDrop);
     let window = Window::new(slice_sizes, operand.strides());
@@ -155,7 +170,7 @@ fn gather_as<T: Pod + Send + Sync>(
     let order = dims.order(shape.rank());
     // First as [batch.., slice..], then in the order of the result's axes.
     let direct: Shape = order.iter().map(|&a| shape[a]).collect();
-    let fill: T = bytemuck::pod_read_unaligned(fill_value(operand.dtype()).bytes());
+    let fill: T = bytemuck::pod_read_unaligned(fill.bytes());
     let data = operand.storage::<T>();
     let one = |(out, start): (&mut [T], &Option<isize>)| match *start {
         Some(start) => window.read(data, start, out),
@@ -173,7 +188,8 @@ fn gather_as<T: Pod + Send + Sync>(
     out.permute(&inverse_permutation(&order)).contiguous()
 }
 
-fn fill_value(dtype: DType) -> Scalar {
+/// What [`IndexMode::FillOrDrop`] fills a slice with unless it is told otherwise.
+pub fn fill_value(dtype: DType) -> Scalar {
     match dtype {
         d if d.is_differentiable() => Scalar::from_f64(d, f64::NAN),
         d if d.is_int() && !d.is_unsigned() => Scalar::min_value(d),
