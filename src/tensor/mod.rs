@@ -15,6 +15,8 @@
 //! | [`mod@shape`] | `cat`, `stack`, `flip`, `roll`, `pad`, … |
 //! | [`matmul`] | `matmul`, `mm`, `linear`, … |
 //! | [`einsum`] | `einsum` |
+//! | [`reduce`] | `sum`, `mean`, `argmax`, `softmax`, … |
+//! | [`order`] | `sort`, `topk`, `cumsum`, … |
 //! | [`inplace`] | `add_`, `copy_`, …, `detach`, `copy` |
 //! | [`print`](mod@print) | `Display` |
 
@@ -24,6 +26,7 @@ pub mod einsum;
 pub mod inplace;
 pub mod matmul;
 pub mod operators;
+pub mod order;
 pub mod print;
 pub mod promotion;
 pub mod read;

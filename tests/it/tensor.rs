@@ -359,3 +359,53 @@ fn products_follow_torch_ranks() {
     let out = t(&[2]).addmm(&x, &x, 2.0, 3.0).unwrap().to_vec::<f64>().unwrap();
     assert_eq!(out, [1.0, -0.25, -2.0, -0.25]);
 }
+
+#[test]
+fn reductions_give_torch_values() {
+    let x = Tensor::from_slice(&[3.0f32, -1.0, 2.0, 0.0, 5.0, 5.0], [2, 3]).unwrap();
+    let v = |t: Result<Tensor>| t.unwrap().to_vec::<f32>().unwrap();
+    let i = |t: Result<Tensor>| t.unwrap().to_vec::<i64>().unwrap();
+    assert_eq!(v(x.sum_dim([1], false)), [4.0, 10.0]);
+    assert_eq!(x.mean_dim([0], true).unwrap().shape().dims(), [1, 3]);
+    assert_eq!(v(x.prod_dim([0], false)), [0.0, -5.0, 10.0]);
+    assert_eq!(v(x.amax_dim([-1], false)), [3.0, 5.0]);
+    assert_eq!(i(x.argmax(None, false)), [4]);
+    assert_eq!(i(x.argmin(Some(1), true)), [1, 0]);
+    assert_eq!(v(x.var()), [6.266_667]);
+    assert_eq!(v(x.std_dim([1], 0.0, false)), [(26.0f32 / 9.0).sqrt(), (50.0f32 / 9.0).sqrt()]);
+    assert_eq!(v(x.norm(f64::INFINITY)), [5.0]);
+    assert_eq!(v(x.norm_dim(1.0, [1], false)), [6.0, 10.0]);
+    assert_eq!(i(x.count_nonzero()), [5]);
+    assert_eq!(i(x.gt(0.0).unwrap().sum()), [4]);
+    assert!(!x.all().unwrap().item::<bool>().unwrap());
+    let (values, indices) = x.sort(1, true).unwrap();
+    assert_eq!(v(Ok(values)), [3.0, 2.0, -1.0, 5.0, 5.0, 0.0]);
+    assert_eq!(i(Ok(indices)), [0, 2, 1, 1, 2, 0]);
+    assert_eq!(v(Ok(x.topk(1, 1, false).unwrap().0)), [-1.0, 0.0]);
+    assert_eq!(v(Ok(x.median(1).unwrap().0)), [2.0, 5.0]);
+    assert_eq!(v(x.cumsum(1)), [3.0, 2.0, 4.0, 0.0, 5.0, 10.0]);
+    let soft = x.softmax(1).unwrap();
+    assert!(
+        soft.sum_dim([1], false)
+            .unwrap()
+            .allclose(&Tensor::ones([2], DType::F32).unwrap(), 1e-6, 0.0)
+            .unwrap()
+    );
+    assert!(soft.log().unwrap().allclose(&x.log_softmax(1).unwrap(), 1e-5, 1e-6).unwrap());
+    let far = f32s(&[f32::NEG_INFINITY, f32::NEG_INFINITY]);
+    assert_eq!(v(far.logsumexp()), [f32::NEG_INFINITY]);
+    let error = Tensor::arange(0, 3, 1).unwrap().mean().unwrap_err();
+    assert_eq!(error.text(), "takes floating dtypes, not i64[3]");
+    let slope = grad(|x: &Tensor| x.log_softmax(1)?.select(1, 0)?.sum())(&x).unwrap();
+    let expected = (&Tensor::from_slice(&[1.0f32, 0.0, 0.0, 1.0, 0.0, 0.0], [2, 3]).unwrap()
+        - soft)
+        .to_vec::<f32>()
+        .unwrap();
+    for (a, b) in slope.to_vec::<f32>().unwrap().iter().zip(expected) {
+        assert!((a - b).abs() < 1e-6);
+    }
+    assert_eq!(
+        v(grad(|x: &Tensor| x.norm(2.0))(&Tensor::zeros([2], DType::F32).unwrap())),
+        [0.0, 0.0]
+    );
+}
