@@ -18,6 +18,7 @@
 //! | [`cumulative`] | `cumsum` and its like |
 //! | [`dot`] | `dot_general` |
 //! | [`sort`](mod@sort) | `sort`, `argsort`, `top_k` |
+//! | [`conv`] | `conv_general` |
 //! | [`index`] | `gather`, `take`, `take_along_axis` |
 //! | [`scatter`](mod@scatter) | `scatter`, `scatter_along_axis` |
 //! | [`call`] | a graph as one operation, and [`call::fused`] |
@@ -25,6 +26,7 @@
 pub mod binary;
 pub mod call;
 pub mod compare;
+pub mod conv;
 pub mod convert;
 pub mod create;
 pub mod cumulative;
@@ -40,6 +42,7 @@ pub mod sort;
 
 pub use binary::*;
 pub use compare::*;
+pub use conv::*;
 pub use convert::*;
 pub use create::*;
 pub use cumulative::*;

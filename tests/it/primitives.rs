@@ -450,3 +450,73 @@ mod index {
         fails("does not promote", run(&ints(&[1, 2, 3, 4], &[2, 2])));
     }
 }
+
+mod conv {
+    use super::*;
+    use oxbridge::ops::{ConvDims, Precision};
+
+    fn run(what: &str, x: &[usize], w: &[usize], d: &ConvDims) {
+        let f = |xs: &[Value]| ops::conv_general(&xs[0], &xs[1], d, Precision::Default, None);
+        check(what, &[floats(x, 1), floats(w, 2)], &f);
+    }
+
+    #[test]
+    fn convolutions_follow_their_rules() {
+        run("plain", &[1, 2, 4], &[2, 2, 3], &ConvDims::new(1));
+        let d = ConvDims {
+            strides: vec![2, 1],
+            padding: vec![(1, 2), (0, -1)],
+            lhs_dilation: vec![1, 2],
+            rhs_dilation: vec![2, 1],
+            window_reversal: vec![false, true],
+            ..ConvDims::new(2)
+        };
+        run("all of it", &[1, 1, 3, 3], &[2, 1, 2, 2], &d);
+        let d = ConvDims {
+            lhs_batch: 0,
+            lhs_feature: 2,
+            lhs_spatial: vec![1],
+            rhs_out_feature: 2,
+            rhs_in_feature: 1,
+            rhs_spatial: vec![0],
+            out_batch: 2,
+            out_feature: 0,
+            out_spatial: vec![1],
+            ..ConvDims::new(1)
+        };
+        run("axes in another order", &[2, 3, 1], &[2, 1, 2], &d);
+    }
+
+    #[test]
+    fn grouped_convolutions_follow_their_rules() {
+        let d = ConvDims { feature_groups: 2, padding: vec![(1, 0)], ..ConvDims::new(1) };
+        run("feature groups", &[2, 4, 3], &[4, 2, 2], &d);
+        let d = ConvDims { batch_groups: 2, strides: vec![2], ..ConvDims::new(1) };
+        run("batch groups", &[4, 2, 3], &[4, 2, 2], &d);
+    }
+
+    #[test]
+    fn convolutions_that_do_not_fit_say_why() {
+        let fails = |text: &str, x: &[usize], w: &[usize], d: ConvDims| {
+            let (x, w) = (value(&floats(x, 1)), value(&floats(w, 2)));
+            let error = ops::conv_general(&x, &w, &d, Precision::Default, None).unwrap_err();
+            assert!(error.to_string().contains(text), "{error}");
+        };
+        let one = || ConvDims::new(1);
+        fails("spatial axes", &[1, 2], &[1, 2, 3], one());
+        fails("more than three", &[1; 6], &[1; 6], ConvDims::new(4));
+        fails("are not those of lhs", &[1, 2, 3], &[1, 2, 3], ConvDims { lhs_batch: 1, ..one() });
+        fails(
+            "stride or dilation is 0",
+            &[1, 2, 3],
+            &[1, 2, 3],
+            ConvDims { strides: vec![0], ..one() },
+        );
+        fails("need 1 entries", &[1, 2, 3], &[1, 2, 3], ConvDims { padding: vec![], ..one() });
+        fails("has 2 features", &[1, 2, 3], &[1, 3, 3], one());
+        fails("do not divide", &[1, 2, 3], &[3, 1, 3], ConvDims { feature_groups: 2, ..one() });
+        fails("the batch of lhs", &[1, 2, 3], &[2, 2, 3], ConvDims { batch_groups: 2, ..one() });
+        let both = ConvDims { batch_groups: 2, feature_groups: 2, ..one() };
+        fails("one of them must be 1", &[2, 2, 3], &[2, 1, 3], both);
+    }
+}
