@@ -20,7 +20,7 @@ fn can_cast(from: DType, to: DType) -> bool {
 
 impl Tensor {
     /// Writes `result`, which has torch's form of the result out of place.
-    fn store(&self, op: &'static str, result: Result<Tensor>) -> Result<Tensor> {
+    pub(super) fn store(&self, op: &'static str, result: Result<Tensor>) -> Result<Tensor> {
         let value = result?.value()?;
         let to = self.aval();
         if !can_cast(value.dtype(), to.dtype()) {

@@ -50,7 +50,7 @@ fn inner_axes(op: &'static str, lhs: &Aval, rhs: &Aval) -> Result<(usize, usize)
 }
 
 /// The product of values of one dtype, by torch's rules of ranks.
-fn product(op: &'static str, x: &Value, y: &Value) -> Result<Value> {
+pub(crate) fn product(op: &'static str, x: &Value, y: &Value) -> Result<Value> {
     let (a, b) = inner_axes(op, x.aval(), y.aval())?;
     if y.rank() <= 2 {
         return dot(x, y, 0, (a, b));

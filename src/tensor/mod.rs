@@ -17,14 +17,20 @@
 //! | [`einsum`] | `einsum` |
 //! | [`reduce`] | `sum`, `mean`, `argmax`, `softmax`, … |
 //! | [`order`] | `sort`, `topk`, `cumsum`, … |
+//! | [`index`] | `gather`, `scatter`, `index_select`, `embedding`, … |
+//! | [`loss`] | `cross_entropy`, `mse_loss`, … |
+//! | [`normalise`] | `layer_norm`, `batch_norm`, `scaled_dot_product_attention`, … |
 //! | [`inplace`] | `add_`, `copy_`, …, `detach`, `copy` |
 //! | [`print`](mod@print) | `Display` |
 
 pub mod arithmetic;
 pub mod create;
 pub mod einsum;
+pub mod index;
 pub mod inplace;
+pub mod loss;
 pub mod matmul;
+pub mod normalise;
 pub mod operators;
 pub mod order;
 pub mod print;

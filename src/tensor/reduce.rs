@@ -413,13 +413,23 @@ impl Tensor {
     /// **Source:** [torch.max](https://docs.pytorch.org/docs/stable/generated/torch.max.html).
     #[track_caller]
     pub fn max_dim(&self, dim: i64, keepdim: bool) -> Result<(Tensor, Tensor)> {
-        Ok((self.amax_dim([dim], keepdim)?, self.argmax(Some(dim), keepdim)?))
+        self.at_index(dim, keepdim, self.argmax(Some(dim), true)?)
     }
 
     /// The smallest element along `dim` and its index.
     #[track_caller]
     pub fn min_dim(&self, dim: i64, keepdim: bool) -> Result<(Tensor, Tensor)> {
-        Ok((self.amin_dim([dim], keepdim)?, self.argmin(Some(dim), keepdim)?))
+        self.at_index(dim, keepdim, self.argmin(Some(dim), true)?)
+    }
+
+    /// The elements at an index of size 1 along `dim`: the derivative goes there alone.
+    #[track_caller]
+    fn at_index(&self, dim: i64, keepdim: bool, index: Tensor) -> Result<(Tensor, Tensor)> {
+        let values = self.gather(dim, &index)?;
+        if keepdim || self.dim() == 0 {
+            return Ok((values, index));
+        }
+        Ok((values.squeeze_dim([dim])?, index.squeeze_dim([dim])?))
     }
 
     #[track_caller]

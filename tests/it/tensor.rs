@@ -409,3 +409,76 @@ fn reductions_give_torch_values() {
         [0.0, 0.0]
     );
 }
+
+#[test]
+fn indexing_gives_torch_values() {
+    let x = Tensor::arange(0, 6, 1).unwrap().view([2, 3]).unwrap();
+    let ints = |v: &[i64], s: &[usize]| Tensor::from_slice(v, s).unwrap();
+    let v = |t: Result<Tensor>| t.unwrap().to_vec::<i64>().unwrap();
+    assert_eq!(v(x.gather(0, &ints(&[1, 0], &[1, 2]))), [3, 1]);
+    let src = ints(&[10, 20, 30, 40], &[2, 2]);
+    let index = ints(&[0, 2, 1, 1], &[2, 2]);
+    assert_eq!(v(x.scatter(1, &ints(&[0, 2], &[2, 1]), &src)), [10, 1, 2, 3, 4, 30]);
+    assert_eq!(v(x.scatter_add(1, &index, &src)), [10, 1, 22, 3, 74, 5]);
+    assert_eq!(v(x.index_select(1, &ints(&[2, 0], &[2]))), [2, 0, 5, 3]);
+    assert_eq!(v(x.index_add(0, &ints(&[1, 1], &[2]), &x)), [0, 1, 2, 6, 9, 12]);
+    assert_eq!(v(ints(&[1, 0], &[2]).embedding(&x)), [3, 4, 5, 0, 1, 2]);
+    let (top, at) = x.max_dim(0, true).unwrap();
+    assert_eq!((v(Ok(top)), v(Ok(at))), (vec![3, 4, 5], vec![1, 1, 1]));
+    let ties = f32s(&[2.0, 2.0, 1.0]);
+    let slope = grad(|x: &Tensor| Ok(x.max_dim(0, false)?.0))(&ties).unwrap();
+    assert_eq!(slope.to_vec::<f32>().unwrap(), [1.0, 0.0, 0.0]);
+    let slope = grad(|x: &Tensor| x.max())(&ties).unwrap();
+    assert_eq!(slope.to_vec::<f32>().unwrap(), [0.5, 0.5, 0.0]);
+}
+
+#[test]
+fn losses_and_normalisation_give_torch_values() {
+    use oxbridge::tensor::loss::{CrossEntropy, Reduction};
+    use oxbridge::tensor::normalise::{Attention, BatchNorm};
+    let close = |t: Result<Tensor>, want: &[f32]| {
+        let got = t.unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(got.len(), want.len());
+        for (a, b) in got.iter().zip(want) {
+            assert!((a - b).abs() < 1e-5, "{got:?} is not {want:?}");
+        }
+    };
+    let logits = Tensor::from_slice(&[1.0f32, 2.0, 0.5, -1.0, 0.0, 3.0], [2, 3]).unwrap();
+    let target = Tensor::from_slice(&[1i64, 2], [2]).unwrap();
+    let none = CrossEntropy { reduction: Reduction::None, ..Default::default() };
+    let row = |v: [f32; 3], i: usize| v.iter().map(|x| x.exp()).sum::<f32>().ln() - v[i];
+    let (a, b) = (row([1.0, 2.0, 0.5], 1), row([-1.0, 0.0, 3.0], 2));
+    close(logits.cross_entropy(&target, none), &[a, b]);
+    let ignore = CrossEntropy { ignore_index: 1, ..Default::default() };
+    close(logits.cross_entropy(&target, ignore), &[b]);
+    let weight = f32s(&[1.0, 2.0, 4.0]);
+    let weighted = CrossEntropy { weight: Some(&weight), ..Default::default() };
+    close(logits.cross_entropy(&target, weighted), &[(2.0 * a + 4.0 * b) / 6.0]);
+    let all = (0..3).map(|i| row([1.0, 2.0, 0.5], i)).sum::<f32>() / 3.0;
+    let smooth = CrossEntropy { label_smoothing: 0.1, ..none };
+    let got = logits.cross_entropy(&target, smooth).unwrap();
+    assert!((got.to_vec::<f32>().unwrap()[0] - (0.9 * a + 0.1 * all)).abs() < 1e-5);
+    close(logits.log_softmax(1).unwrap().nll_loss(&target, none), &[a, b]);
+    let p = f32s(&[0.0, 2.0]);
+    let bce = (2f32.ln() + (1.0 + (-2f32).exp()).ln()) / 2.0;
+    close(p.binary_cross_entropy_with_logits(&f32s(&[1.0, 1.0]), Reduction::Mean), &[bce]);
+    close(p.sigmoid().unwrap().binary_cross_entropy(&f32s(&[1.0, 1.0]), Reduction::Mean), &[bce]);
+    let x = Tensor::from_slice(&[1.0f32, 3.0, 5.0, 7.0], [2, 2]).unwrap();
+    close(x.rms_norm([2], None, Some(0.0)), &[0.4472136, 1.3416408, 0.8219949, 1.1507929]);
+    let (mean, var) =
+        (Tensor::zeros([2], DType::F32).unwrap(), Tensor::ones([2], DType::F32).unwrap());
+    let train = BatchNorm { training: true, eps: 0.0, ..Default::default() };
+    close(x.batch_norm(Some(&mean), Some(&var), train), &[-1.0, -1.0, 1.0, 1.0]);
+    close(Ok(mean.clone()), &[0.3, 0.5]);
+    close(Ok(var.clone()), &[1.7, 1.7]);
+    let eval = BatchNorm { eps: 0.0, weight: Some(&var), bias: Some(&mean), ..Default::default() };
+    let s = 1.7f32.sqrt();
+    close(
+        x.batch_norm(Some(&mean), Some(&var), eval),
+        &[0.7 * s + 0.3, 2.5 * s + 0.5, 4.7 * s + 0.3, 6.5 * s + 0.5],
+    );
+    close(x.group_norm(1, None, None, 0.0), &[-1.0, 1.0, -1.0, 1.0]);
+    let causal = Attention { is_causal: true, ..Default::default() };
+    let zero = Tensor::zeros([2, 2], DType::F32).unwrap();
+    close(zero.scaled_dot_product_attention(&zero, &x, causal), &[1.0, 3.0, 3.0, 5.0]);
+}
