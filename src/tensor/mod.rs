@@ -20,10 +20,12 @@
 //! | [`index`] | `gather`, `scatter`, `index_select`, `embedding`, … |
 //! | [`loss`] | `cross_entropy`, `mse_loss`, … |
 //! | [`normalise`] | `layer_norm`, `batch_norm`, `scaled_dot_product_attention`, … |
+//! | [`conv`] | `conv2d`, `conv_transpose2d`, … |
 //! | [`inplace`] | `add_`, `copy_`, …, `detach`, `copy` |
 //! | [`print`](mod@print) | `Display` |
 
 pub mod arithmetic;
+pub mod conv;
 pub mod create;
 pub mod einsum;
 pub mod index;

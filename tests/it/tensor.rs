@@ -482,3 +482,45 @@ fn losses_and_normalisation_give_torch_values() {
     let zero = Tensor::zeros([2, 2], DType::F32).unwrap();
     close(zero.scaled_dot_product_attention(&zero, &x, causal), &[1.0, 3.0, 3.0, 5.0]);
 }
+
+#[test]
+fn convolutions_give_torch_values() {
+    use oxbridge::tensor::conv::{Conv, ConvTranspose};
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [1, 1, 4]).unwrap();
+    let w = Tensor::from_slice(&[1.0f32, 0.0, -1.0], [1, 1, 3]).unwrap();
+    let v = |t: Result<Tensor>| t.unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(v(x.conv1d(&w, None, Conv::default())), [-2.0, -2.0]);
+    let padded = Conv { padding: [1], stride: [2], ..Conv::default() };
+    assert_eq!(v(x.conv1d(&w, Some(&f32s(&[10.0])), padded)), [8.0, 8.0]);
+    let one = x.select(0, 0).unwrap();
+    assert_eq!(one.conv1d(&w, None, Conv::default()).unwrap().shape().dims(), [1, 2]);
+    let up = ConvTranspose { stride: [2], ..ConvTranspose::default() };
+    assert_eq!(v(x.conv_transpose1d(&w, None, up)), [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, -4.0]);
+    // The transposed convolution is the derivative of the convolution in its input.
+    let image =
+        Tensor::from_slice(&(0..64).map(|i| i as f32 * 0.1).collect::<Vec<_>>(), [1, 4, 4, 4])
+            .unwrap();
+    let kernel = Tensor::from_slice(
+        &(0..108).map(|i| (i % 7) as f32 - 3.0).collect::<Vec<_>>(),
+        [6, 2, 3, 3],
+    )
+    .unwrap();
+    let options = Conv { stride: [2, 1], padding: [1, 0], dilation: [1, 1], groups: 2 };
+    let out = image.conv2d(&kernel, None, options).unwrap();
+    assert_eq!(out.shape().dims(), [1, 6, 2, 2]);
+    let slope =
+        grad(|x: &Tensor| x.conv2d(&kernel, None, options)?.mul(&out)?.sum())(&image).unwrap();
+    let back = ConvTranspose {
+        stride: [2, 1],
+        padding: [1, 0],
+        output_padding: [1, 0],
+        dilation: [1, 1],
+        groups: 2,
+    };
+    let transposed = out.conv_transpose2d(&kernel, None, back).unwrap();
+    assert!(slope.allclose(&transposed, 1e-4, 1e-3).unwrap(), "{slope} {transposed}");
+    let error = x
+        .conv1d(&Tensor::zeros([1, 2, 3], DType::F32).unwrap(), None, Conv::default())
+        .unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Shape);
+}
