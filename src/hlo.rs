@@ -61,9 +61,10 @@ impl Body {
     }
 
     /// Writes `name operands {attrs} : types`: the short form when all types are equal and there
-    /// are no attributes, else MLIR's generic form. Gives the results.
+    /// are no attributes, else MLIR's generic form, which CHLO's ops have always. Gives the results.
     pub fn op(&mut self, name: &str, operands: &[&Val], attrs: &str, outs: &[Aval]) -> Vec<Val> {
         let same = outs.len() == 1
+            && !name.starts_with("chlo.")
             && attrs.is_empty()
             && !operands.is_empty()
             && operands.len() <= 2

@@ -210,7 +210,17 @@ unary! {
     /// Element-wise sign: -1, 0 or 1 (`x / |x|` for complex); keeps NaN. Source: StableHLO `sign`.
     Sign sign "stablehlo.sign" Number
         host(x) kernel!(number, x, HostNumber::sign);
-        jvp(_, _, _) Ok(None);
+        jvp(x, y, t) {
+            if !x.dtype().is_complex() {
+                return Ok(None);
+            }
+            // Only what `t` has across the direction of `x` turns the result.
+            let along = real(&mul(&conj(y)?, t)?)?;
+            let along = mul(y, &complex(&along, &full_like(&along, 0.0)?)?)?;
+            let length = abs(x)?;
+            let length = complex(&length, &full_like(&length, 0.0)?)?;
+            Ok(Some(div(&sub(t, &along)?, &length)?))
+        };
     /// Element-wise sine. Source: StableHLO `sine`.
     Sin sin "stablehlo.sine" Field
         host(x) kernel!(field, x, HostField::sin);

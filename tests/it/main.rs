@@ -2,10 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-mod ops_a;
+mod cases;
 mod checkpoint;
 mod derive;
 mod optim;
+mod ops_a;
 mod pjrt;
 mod primitives;
 mod tensor;
