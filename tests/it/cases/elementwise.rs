@@ -30,7 +30,7 @@ const POSITIVE: (f64, f64) = (0.2, 3.0);
 
 pub fn rows(rows: &mut Vec<Case>) {
     table(rows, "neg", ops::neg, NUMBERS, WIDE);
-    table(rows, "sign", ops::sign, &[F32, F64, F16, BF16, I8, I32, I64], WIDE);
+    table(rows, "sign", ops::sign, &[F32, F64, F16, BF16, C64, C128, I8, I32, I64], WIDE);
     table(rows, "sin", ops::sin, FIELDS, WIDE);
     table(rows, "cos", ops::cos, FIELDS, WIDE);
     table(rows, "tan", ops::tan, FIELDS, (-1.0, 1.0));

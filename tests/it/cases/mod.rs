@@ -35,10 +35,14 @@ mod binary;
 mod compare;
 mod convert;
 mod create;
+mod cumulative;
+mod dot;
 mod elementwise;
 pub mod engine;
 mod reduce;
 mod shape;
+mod slice;
+mod sort;
 
 pub use engine::case::{Case, Operand, arg, edges, exact, vals};
 
@@ -48,7 +52,11 @@ pub const FAMILIES: &[(&str, fn(&mut Vec<Case>))] = &[
     ("compare", compare::rows),
     ("convert", convert::rows),
     ("create", create::rows),
+    ("cumulative", cumulative::rows),
+    ("dot", dot::rows),
     ("elementwise", elementwise::rows),
     ("reduce", reduce::rows),
     ("shape", shape::rows),
+    ("slice", slice::rows),
+    ("sort", sort::rows),
 ];

@@ -47,10 +47,10 @@ fn in_file(text: &str) -> BTreeSet<String> {
     names
 }
 
-fn quoted(line: &str) -> Option<String> {
-    let name = line.split('"').nth(1)?;
-    let word = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    (word && !name.is_empty()).then(|| name.to_string())
+/// The words of a line that stand in quotes.
+fn quoted(line: &str) -> Vec<String> {
+    let word = |s: &&str| !s.is_empty() && s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    line.split('"').skip(1).step_by(2).filter(word).map(str::to_string).collect()
 }
 
 fn names_in(graph: &Graph, names: &mut BTreeSet<String>) {
