@@ -77,7 +77,7 @@ impl Session {
         shardy: bool,
     ) -> Result<pjrt::Executable> {
         let ids = devices.iter().map(|&d| self.client.devices()[d].id()).collect();
-        let mut options = CompileOptions::spmd(ids);
+        let mut options = CompileOptions::spmd(ids).exact_on(&self.platform);
         options.shardy = shardy;
         options.propagate_outputs = shardy;
         let options = options.encode();

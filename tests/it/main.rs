@@ -5,8 +5,8 @@
 mod cases;
 mod checkpoint;
 mod derive;
-mod optim;
 mod ops_a;
+mod optim;
 mod pjrt;
 mod primitives;
 mod tensor;

@@ -84,6 +84,18 @@ impl Hash for OverrideValue {
 }
 
 impl CompileOptions {
+    /// The same options with the flags that a platform's programs need to follow StableHLO: on CPU
+    /// `max` and `min` would else drop NaN, and a quotient be a product with a rounded reciprocal.
+    #[must_use]
+    pub fn exact_on(mut self, platform: &str) -> CompileOptions {
+        if platform.eq_ignore_ascii_case("cpu") {
+            for flag in ["xla_cpu_enable_fast_min_max", "xla_cpu_enable_fast_math"] {
+                self.overrides.push((flag.into(), OverrideValue::Bool(false)));
+            }
+        }
+        self
+    }
+
     /// Options for a program that is cut over `devices`, with Shardy shardings.
     pub fn spmd(devices: Vec<i32>) -> CompileOptions {
         CompileOptions {

@@ -39,7 +39,9 @@ mod cumulative;
 mod dot;
 mod elementwise;
 pub mod engine;
+mod index;
 mod reduce;
+mod scatter;
 mod shape;
 mod slice;
 mod sort;
@@ -55,7 +57,9 @@ pub const FAMILIES: &[(&str, fn(&mut Vec<Case>))] = &[
     ("cumulative", cumulative::rows),
     ("dot", dot::rows),
     ("elementwise", elementwise::rows),
+    ("index", index::rows),
     ("reduce", reduce::rows),
+    ("scatter", scatter::rows),
     ("shape", shape::rows),
     ("slice", slice::rows),
     ("sort", sort::rows),

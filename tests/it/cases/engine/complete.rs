@@ -26,10 +26,10 @@ fn in_file(text: &str) -> BTreeSet<String> {
         if trimmed.starts_with("//") {
             continue;
         }
-        if body || trimmed.contains("const NAME: &'static str = \"") {
+        if body || trimmed.contains("const NAME: &") {
             names.extend(quoted(trimmed));
         }
-        if trimmed.starts_with("fn name(&self) -> &'static str") {
+        if trimmed.starts_with("fn name(") {
             body = true;
             names.extend(quoted(trimmed));
         } else if line == "    }" || trimmed.ends_with("} }") {
@@ -39,6 +39,7 @@ fn in_file(text: &str) -> BTreeSet<String> {
         let words: Vec<&str> = trimmed.split_whitespace().collect();
         if let [ty, name, op, ..] = words[..]
             && ty.starts_with(|c: char| c.is_ascii_uppercase())
+            && name.starts_with(|c: char| c.is_ascii_lowercase())
             && (op.starts_with("\"stablehlo.") || op.starts_with("\"chlo."))
         {
             names.insert(name.to_string());

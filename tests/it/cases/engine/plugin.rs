@@ -1,39 +1,50 @@
-//! Host = PJRT: each row's StableHLO on each of the CPU plugins that the tests know.
+//! Host = PJRT: each row on each of the CPU plugins that the tests know, by the public client.
 
 use super::case::Case;
-use super::golden::module;
-use super::run::say;
+use super::run::{function, say, tensors};
 use super::{compare, each};
+use oxbridge::array::Array;
 use oxbridge::backend::host::HostArray;
-use oxbridge::backend::pjrt::discover::find;
-use oxbridge::backend::pjrt::options::CompileOptions;
-use oxbridge::backend::pjrt::{Client, Plugin};
+use oxbridge::{Client, ClientOptions, Device, Result, Scalar, Shape, Tensor, Value, jit};
 
-fn client(name: &str, install: &str) -> Client {
-    let found = find(Some(name)).unwrap_or_else(|error| panic!("{error}"));
-    let found = found.unwrap_or_else(|| {
-        panic!("no PJRT plugin `{name}`: run `oxbridge plugin install {install}`")
+fn device(name: &str, install: &str) -> Device {
+    let options = ClientOptions { plugin: Some(name.into()), ..ClientOptions::default() };
+    let client = Client::open(&options).unwrap_or_else(|error| {
+        panic!("no PJRT plugin `{name}`: run `oxbridge plugin install {install}`\n{error}")
     });
-    Client::create(&Plugin::load(&found.path).unwrap(), &[]).unwrap()
+    client.device(0).unwrap()
 }
 
-fn run(client: &Client, case: &Case, data: &[HostArray]) -> oxbridge::Result<Vec<HostArray>> {
-    let text =
-        module(case).map_err(|e| oxbridge::Error::new(oxbridge::ErrorKind::Format, "lower", e))?;
-    let program = client.compile(&text, &CompileOptions::default().encode())?;
-    let inputs = data.iter().map(|x| client.upload(x, 0)).collect::<oxbridge::Result<Vec<_>>>()?;
-    let outs = program.execute_one(&inputs.iter().collect::<Vec<_>>())?;
-    outs.iter().map(|out| out.download()).collect()
+fn run(device: &Device, case: &Case, data: &[HostArray]) -> Result<Vec<HostArray>> {
+    let place = |x: &HostArray| Ok(Value::Array(Array::upload(x, device, true)?));
+    let mut values = data.iter().map(place).collect::<Result<Vec<_>>>()?;
+    // The last operand is not read: it says where a row without operands runs.
+    values.push(place(&HostArray::full(Scalar::new(0f32), &Shape::scalar()))?);
+    let f = function(case);
+    let program = jit(move |xs: &Vec<Tensor>| f(&xs[..xs.len() - 1].to_vec())).named(case.prim);
+    let outs = program.call(tensors(values))?;
+    outs.iter().map(|out| out.value()?.array("read")?.to_host()).collect()
 }
+
+/// Where a plugin is known to differ from StableHLO: the plugin, and the row. A row that no longer
+/// differs fails, so that this list stays true.
+const KNOWN: &[(&str, &str)] = &[
+    // An infinite number by the largest finite one is NaN: the reciprocal is flushed to zero.
+    ("cpu-lammps", "div(f32[13], f32[13]) all pairs of edges"),
+];
 
 fn host_is(name: &str, install: &str) {
-    let client = client(name, install);
+    let device = device(name, install);
     each(name, |case| {
         let data = case.data(0);
         let want = case.run(&data).map_err(say)?;
-        let got = run(&client, case, &data).map_err(say)?;
-        compare::all(&got, &want, case.tol)?;
-        Ok(true)
+        let got = run(&device, case, &data).map_err(say)?;
+        let differs = compare::all(&got, &want, case.tol);
+        match KNOWN.contains(&(name, case.id().as_str())) {
+            false => differs.map(|()| true),
+            true if differs.is_err() => Ok(false),
+            true => Err("is the host's now: take it off the list of known differences".into()),
+        }
     });
 }
 
