@@ -21,6 +21,8 @@
 //! | [`conv`] | `conv_general` |
 //! | [`index`] | `gather`, `take`, `take_along_axis` |
 //! | [`scatter`](mod@scatter) | `scatter`, `scatter_along_axis` |
+//! | [`rng`] | `threefry2x32`, keys, random bits |
+//! | [`distributions`] | `uniform`, `normal`, `randint`, … |
 //! | [`call`] | a graph as one operation, and [`call::fused`] |
 
 pub mod binary;
@@ -30,11 +32,13 @@ pub mod conv;
 pub mod convert;
 pub mod create;
 pub mod cumulative;
+pub mod distributions;
 pub mod dot;
 pub mod dynamic_slice;
 pub mod elementwise;
 pub mod index;
 pub mod reduce;
+pub mod rng;
 pub mod scatter;
 pub mod shape;
 pub mod slice;

@@ -9,5 +9,6 @@ mod ops_a;
 mod optim;
 mod pjrt;
 mod primitives;
+mod random;
 mod tensor;
 mod transforms;
