@@ -1,0 +1,288 @@
+//! Laws of the transforms over random programs.
+//!
+//! A program is a list of steps over a pool of values of f64[3,4]; each step's domain is kept safe by
+//! what goes before it (`log` of `1 + x * x`, a quotient by `2 + tanh`), so every program is smooth.
+
+use crate::cases::engine::case::{mix, place, read, uniform};
+use crate::cases::engine::compare;
+use crate::cases::engine::derivative::{difference, pairing};
+use oxbridge::backend::host::HostArray;
+use oxbridge::prelude::*;
+use oxbridge::trace::Value;
+use oxbridge::{ops, vjp};
+
+/// How many programs are tried, and how many values each has beyond its two operands.
+const PROGRAMS: u64 = 200;
+const STEPS: u64 = 7;
+
+type Unary = fn(&Value) -> Result<Value>;
+type Binary = fn(&Value, &Value) -> Result<Value>;
+
+fn constant(x: &Value, value: f64) -> Result<Value> {
+    ops::full_like(x, value)
+}
+
+/// At least 1.
+fn positive(x: &Value) -> Result<Value> {
+    ops::add(&ops::mul(x, x)?, &constant(x, 1.0)?)
+}
+
+/// Sums over `axis` and repeats the result along it.
+fn spread_sum(x: &Value, axis: usize) -> Result<Value> {
+    let sum = ops::reduce_sum(x, &[axis])?;
+    ops::broadcast_in_dim(&ops::tanh(&sum)?, x.shape(), &[1 - axis])
+}
+
+const UNARY: &[(&str, Unary)] = &[
+    ("sin", ops::sin),
+    ("cos", ops::cos),
+    ("tanh", ops::tanh),
+    ("logistic", ops::logistic),
+    ("neg", ops::neg),
+    ("exp of tanh", |x| ops::exp(&ops::tanh(x)?)),
+    ("expm1 of sin", |x| ops::expm1(&ops::sin(x)?)),
+    ("log of 1 + x²", |x| ops::log(&positive(x)?)),
+    ("log1p of x²", |x| ops::log1p(&ops::mul(x, x)?)),
+    ("sqrt of 1 + x²", |x| ops::sqrt(&positive(x)?)),
+    ("rsqrt of 1 + x²", |x| ops::rsqrt(&positive(x)?)),
+    ("cbrt of 1 + x²", |x| ops::cbrt(&positive(x)?)),
+    ("erf", ops::erf),
+    ("atan2 with 1 + x²", |x| ops::atan2(x, &positive(x)?)),
+    ("sum over rows", |x| spread_sum(x, 0)),
+    ("sum over columns", |x| spread_sum(x, 1)),
+    ("reshape and permute", |x| {
+        let y = ops::permute(&ops::reshape(x, &[4, 3].into())?, &[1, 0])?;
+        ops::sin(&y)
+    }),
+    ("half of it by a slice", |x| {
+        let part = ops::slice(x, &[0, 1], &[3, 3], &[1, 1])?;
+        ops::concatenate(&[ops::tanh(&part)?, part], 1)
+    }),
+    ("running sum", |x| ops::tanh(&ops::cumsum(x, 1, false)?)),
+    ("where positive", |x| {
+        let zero = constant(x, 0.0)?;
+        ops::select(&ops::lt(&zero, x)?, &ops::sin(x)?, &ops::neg(x)?)
+    }),
+];
+
+const BINARY: &[(&str, Binary)] = &[
+    ("add", ops::add),
+    ("sub", ops::sub),
+    ("mul of tanh", |x, y| ops::mul(&ops::tanh(x)?, y)),
+    ("div by 2 + tanh", |x, y| ops::div(x, &ops::add(&ops::tanh(y)?, &constant(y, 2.0)?)?)),
+    ("pow of 1 + x²", |x, y| ops::pow(&positive(&ops::tanh(x)?)?, &ops::sin(y)?)),
+    ("product of matrices", |x, y| {
+        let dims = ops::dot::DotDims {
+            lhs_contract: vec![1],
+            rhs_contract: vec![1],
+            ..ops::dot::DotDims::default()
+        };
+        let square = ops::dot_general(x, y, &dims, ops::dot::Precision::Default, None)?;
+        let rows = ops::reduce_sum(&ops::tanh(&square)?, &[1])?;
+        ops::broadcast_in_dim(&rows, x.shape(), &[0])
+    }),
+];
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Unary(usize, usize),
+    Binary(usize, usize, usize),
+}
+
+/// One random program of two operands.
+#[derive(Clone, Debug)]
+struct Program {
+    seed: u64,
+    steps: Vec<Step>,
+}
+
+impl Program {
+    fn random(seed: u64) -> Program {
+        let mut state = mix(seed ^ 0x9e37_79b9_7f4a_7c15);
+        let mut below = |n: usize| {
+            state = mix(state.wrapping_add(0x9e37_79b9_7f4a_7c15));
+            (state % n as u64) as usize
+        };
+        let steps = (2..2 + STEPS as usize).map(|pool| {
+            // The last value made is always read, so that programs are deep.
+            let last = pool - 1;
+            match below(2) {
+                0 => Step::Unary(below(UNARY.len()), last),
+                _ => Step::Binary(below(BINARY.len()), last, below(pool)),
+            }
+        });
+        Program { seed, steps: steps.collect() }
+    }
+
+    fn run(&self, operands: &[Value]) -> Result<Value> {
+        let mut pool = operands.to_vec();
+        for step in &self.steps {
+            pool.push(match *step {
+                Step::Unary(f, x) => UNARY[f].1(&pool[x])?,
+                Step::Binary(f, x, y) => BINARY[f].1(&pool[x], &pool[y])?,
+            });
+        }
+        pool.pop().ok_or_else(|| Error::new(ErrorKind::Value, "program", "is empty"))
+    }
+
+    fn apply(&self, (x, y): &(Tensor, Tensor)) -> Result<Tensor> {
+        Ok(Tensor::from_value(self.run(&[x.value()?, y.value()?])?))
+    }
+
+    /// One number, for `grad`.
+    fn loss(&self, xy: &(Tensor, Tensor)) -> Result<Tensor> {
+        let out = self.apply(xy)?.value()?;
+        Ok(Tensor::from_value(ops::reduce_sum(&ops::sin(&out)?, &[0, 1])?))
+    }
+
+    fn words(&self) -> String {
+        let step = |step: &Step| match *step {
+            Step::Unary(f, x) => format!("{} ({x})", UNARY[f].0),
+            Step::Binary(f, x, y) => format!("{} ({x}, {y})", BINARY[f].0),
+        };
+        format!(
+            "seed {}: {}",
+            self.seed,
+            self.steps.iter().map(step).collect::<Vec<_>>().join("; ")
+        )
+    }
+}
+
+fn data(seed: u64, rank: &[usize]) -> HostArray {
+    uniform(DType::F64, &Shape::new(rank), seed, -1.0, 1.0)
+}
+
+fn pair(a: &HostArray, b: &HostArray) -> Result<(Tensor, Tensor)> {
+    Ok((Tensor::from_value(place(a)?), Tensor::from_value(place(b)?)))
+}
+
+fn host(tensor: &Tensor) -> Result<HostArray> {
+    read(&tensor.value()?)
+}
+
+fn hosts((a, b): &(Tensor, Tensor)) -> Result<[HostArray; 2]> {
+    Ok([host(a)?, host(b)?])
+}
+
+/// Goes over all programs, prints each for which the law fails, and fails if there is one.
+fn law(name: &str, check: impl Fn(&Program, [HostArray; 2]) -> Result<Result<(), String>>) {
+    let mut failed = 0;
+    for seed in 0..PROGRAMS {
+        let program = Program::random(seed);
+        let operands = [data(2 * seed, &[3, 4]), data(2 * seed + 1, &[3, 4])];
+        let result = check(&program, operands).unwrap_or_else(|error| Err(error.to_string()));
+        if let Err(why) = result {
+            failed += 1;
+            println!("{name}: {}: {why}", program.words());
+        }
+    }
+    assert_eq!(failed, 0, "{name}: {failed} of {PROGRAMS} programs fail");
+}
+
+/// Whether the arrays are equal within `tol`.
+fn same(got: &[HostArray], want: &[HostArray], tol: f64) -> Result<(), String> {
+    assert_eq!(got.len(), want.len());
+    got.iter().zip(want).try_for_each(|(g, w)| compare::one(g, w, tol))
+}
+
+#[test]
+fn jvp_and_vjp_are_differences() {
+    law("jvp and vjp", |program, [x, y]| {
+        let f = |xy: &(Tensor, Tensor)| program.apply(xy);
+        let ts = [data(901, &[3, 4]), data(902, &[3, 4])];
+        let xy = pair(&x, &y)?;
+        let got = host(&jvp(f, &xy, &pair(&ts[0], &ts[1])?)?.1)?;
+        let run = |xs: &[HostArray]| Ok(vec![host(&f(&pair(&xs[0], &xs[1])?)?)?]);
+        let want = difference(&run, &[x, y], &ts)?;
+        let ct = data(903, &[3, 4]);
+        let cts = hosts(&vjp(f, &xy)?.1(&Tensor::from_value(place(&ct)?))?)?;
+        let (forth, back) = (pairing(&[ct], std::slice::from_ref(&got)), pairing(&cts, &ts));
+        if (forth - back).abs() > 1e-10 * (1.0 + forth.abs()) {
+            return Ok(Err(format!("<ct, J t> = {forth}, but <ct J, t> = {back}")));
+        }
+        Ok(same(&[got], &want, 1e-6))
+    });
+}
+
+#[test]
+fn second_order_is_a_difference_of_gradients() {
+    law("second order", |program, [x, y]| {
+        let gradient = grad(|xy: &(Tensor, Tensor)| program.loss(xy));
+        let ts = [data(911, &[3, 4]), data(912, &[3, 4])];
+        let got = jvp(&gradient, &pair(&x, &y)?, &pair(&ts[0], &ts[1])?)?.1;
+        let run = |xs: &[HostArray]| Ok(hosts(&gradient(&pair(&xs[0], &xs[1])?)?)?.to_vec());
+        let want = difference(&run, &[x.clone(), y.clone()], &ts)?;
+        // A Hessian is symmetric: reverse over reverse is the same.
+        let t = pair(&ts[0], &ts[1])?;
+        let along = |xy: &(Tensor, Tensor)| {
+            let (a, b) = gradient(xy)?;
+            let dot = |g: &Tensor, t: &Tensor| ops::mul(&g.value()?, &t.value()?);
+            let sum = ops::add(&dot(&a, &t.0)?, &dot(&b, &t.1)?)?;
+            Ok(Tensor::from_value(ops::reduce_sum(&sum, &[0, 1])?))
+        };
+        let reverse = hosts(&grad(along)(&pair(&x, &y)?)?)?;
+        let got = hosts(&got)?;
+        Ok(same(&got, &want, 1e-5).and_then(|()| same(&reverse, &got, 1e-9)))
+    });
+}
+
+#[test]
+fn jit_changes_no_value_and_no_gradient() {
+    law("jit", |program, [x, y]| {
+        let xy = pair(&x, &y)?;
+        let value = host(&program.apply(&xy)?)?;
+        let compiled = host(&jit(|xy: &(Tensor, Tensor)| program.apply(xy)).call(&xy)?)?;
+        let gradient = grad(|xy: &(Tensor, Tensor)| program.loss(xy));
+        let want = hosts(&gradient(&xy)?)?;
+        let outer = hosts(&jit(&gradient).call(&xy)?)?;
+        let inner = jit(|xy: &(Tensor, Tensor)| program.loss(xy));
+        let inner = hosts(&grad(|xy: &(Tensor, Tensor)| inner.call(xy))(&xy)?)?;
+        Ok(same(&[compiled], &[value], 1e-13)
+            .and_then(|()| same(&outer, &want, 1e-12).map_err(|e| format!("jit of grad: {e}")))
+            .and_then(|()| same(&inner, &want, 1e-12).map_err(|e| format!("grad of jit: {e}"))))
+    });
+}
+
+/// The `i`-th example of a batch.
+fn example(batch: &HostArray, i: usize) -> HostArray {
+    let rest = batch.shape().remove(0);
+    let mut starts = vec![0; rest.rank() + 1];
+    starts[0] = i;
+    let limits = batch.shape().with(0, i + 1);
+    let part = batch.slice(&starts, &limits, &vec![1; starts.len()]);
+    part.contiguous().reshape(&rest)
+}
+
+#[test]
+fn vmap_is_stacked_calls_and_commutes_with_grad() {
+    law("vmap", |program, _| {
+        let seed = 5000 + program.seed;
+        let (x, y) = (data(seed, &[3, 3, 4]), data(seed + 7777, &[3, 3, 4]));
+        let xy = pair(&x, &y)?;
+        let f = |xy: &(Tensor, Tensor)| program.apply(xy);
+        let got = host(&vmap(f)(&xy)?)?;
+        let gradient = grad(|xy: &(Tensor, Tensor)| program.loss(xy));
+        let inner = hosts(&vmap(&gradient)(&xy)?)?;
+        let total = |xy: &(Tensor, Tensor)| {
+            let losses = vmap(|xy: &(Tensor, Tensor)| program.loss(xy))(xy)?;
+            Ok(Tensor::from_value(ops::reduce_sum(&losses.value()?, &[0])?))
+        };
+        let outer = hosts(&grad(total)(&xy)?)?;
+        let compiled = hosts(&jit(vmap(&gradient)).call(&xy)?)?;
+        for i in 0..3 {
+            let one = pair(&example(&x, i), &example(&y, i))?;
+            let single = host(&f(&one)?)?;
+            if let Err(e) = same(&[example(&got, i)], &[single], 1e-12) {
+                return Ok(Err(format!("example {i}: {e}")));
+            }
+            let single = hosts(&gradient(&one)?)?;
+            let batched = [example(&inner[0], i), example(&inner[1], i)];
+            if let Err(e) = same(&batched, &single, 1e-10) {
+                return Ok(Err(format!("gradient of example {i}: {e}")));
+            }
+        }
+        Ok(same(&outer, &inner, 1e-10).map_err(|e| format!("grad of vmap: {e}")).and_then(|()| {
+            same(&compiled, &inner, 1e-10).map_err(|e| format!("jit of vmap of grad: {e}"))
+        }))
+    });
+}
