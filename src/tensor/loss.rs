@@ -206,9 +206,10 @@ fn entropy(
     let by_index = target.dtype().is_int();
     let fits = x.rank() > 0
         && x.dtype().is_float()
-        && match by_index {
-            true => *target.shape() == x.shape().remove(axis),
-            false => target.aval() == x.aval(),
+        && if by_index {
+            *target.shape() == x.shape().remove(axis)
+        } else {
+            target.aval() == x.aval()
         };
     let weighted = options.weight.map(Tensor::value).transpose()?;
     let classes = x.shape().get(axis).copied().unwrap_or(0);

@@ -160,10 +160,9 @@ pub(crate) fn elementwise(
     let mut values: Values = operands.iter().map(Operand::value).collect::<Result<_>>()?;
     let numbers = operands.iter().any(|o| matches!(o, Operand::Scalar(_)));
     let first = values[0].aval();
-    if kind.is_one() && !numbers && values[1..].iter().all(|v| v.aval() == first) {
-        if kind.dtype(first.dtype()) == first.dtype() {
-            return f(&values).map_err(|e| e.in_op(op));
-        }
+    let alike = || values[1..].iter().all(|v| v.aval() == first);
+    if kind.is_one() && !numbers && kind.dtype(first.dtype()) == first.dtype() && alike() {
+        return f(&values).map_err(|e| e.in_op(op));
     }
     let dtype = kind.dtype(result_type(operands).map_err(|e| e.in_op(op))?);
     let work = if kind.is_one() && !numbers { dtype } else { wide(dtype) };
