@@ -21,6 +21,7 @@
 //! | [`loss`] | `cross_entropy`, `mse_loss`, … |
 //! | [`normalise`] | `layer_norm`, `batch_norm`, `scaled_dot_product_attention`, … |
 //! | [`conv`] | `conv2d`, `conv_transpose2d`, … |
+//! | [`random`] | `randn`, `rand`, `dropout`, …, `Generator`, `Key` |
 //! | [`inplace`] | `add_`, `copy_`, …, `detach`, `copy` |
 //! | [`print`](mod@print) | `Display` |
 
@@ -37,6 +38,7 @@ pub mod operators;
 pub mod order;
 pub mod print;
 pub mod promotion;
+pub mod random;
 pub mod read;
 pub mod reduce;
 pub mod shape;

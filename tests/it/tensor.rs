@@ -524,3 +524,34 @@ fn convolutions_give_torch_values() {
         .unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Shape);
 }
+
+#[test]
+fn random_streams_move_on_also_inside_of_jit() {
+    use oxbridge::tensor::random::{Generator, Key};
+    let draws = Generator::new(3).unwrap();
+    let a = draws.key().unwrap().normal([4], DType::F32).unwrap();
+    let b = draws.key().unwrap().normal([4], DType::F32).unwrap();
+    assert!(!a.equal(&b).unwrap());
+    draws.manual_seed(3).unwrap();
+    let step = jit(|x: &Tensor| x.add(&draws.key()?.normal([4], DType::F32)?));
+    let zero = Tensor::zeros([4], DType::F32).unwrap();
+    assert!(step.call(&zero).unwrap().allclose(&a, 1e-6, 1e-6).unwrap());
+    assert!(step.call(&zero).unwrap().allclose(&b, 1e-6, 1e-6).unwrap());
+    // The words that `jax.random.key(42)` has.
+    let key = Key::new(42).unwrap();
+    assert_eq!(key.data().to_vec::<u32>().unwrap(), [0, 42]);
+    let mut order = Tensor::randperm(50).unwrap().to_vec::<i64>().unwrap();
+    order.sort_unstable();
+    assert_eq!(order, (0..50).collect::<Vec<_>>());
+    let dice = Tensor::randint(1, 7, [200]).unwrap();
+    assert_eq!(
+        (dice.min().unwrap().item::<i64>().unwrap(), dice.max().unwrap().item::<i64>().unwrap()),
+        (1, 6)
+    );
+    let x = Tensor::ones([64], DType::F32).unwrap();
+    let kept = x.dropout(0.5, true).unwrap();
+    assert!(kept.to_vec::<f32>().unwrap().iter().all(|v| *v == 0.0 || *v == 2.0));
+    assert!(x.dropout(0.5, false).unwrap().equal(&x).unwrap());
+    let first = jit(|x: &Tensor| x.dropout(0.5, true));
+    assert!(!first.call(&x).unwrap().equal(&first.call(&x).unwrap()).unwrap());
+}
