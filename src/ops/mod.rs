@@ -23,6 +23,8 @@
 //! | [`scatter`](mod@scatter) | `scatter`, `scatter_along_axis` |
 //! | [`rng`] | `threefry2x32`, keys, random bits |
 //! | [`distributions`] | `uniform`, `normal`, `randint`, … |
+//! | [`window`] | `reduce_window_sum`, …, `select_and_scatter_add` |
+//! | [`sharding`] | `sharding_constraint`, `optimization_barrier` |
 //! | [`call`] | a graph as one operation, and [`call::fused`] |
 
 pub mod binary;
@@ -41,8 +43,10 @@ pub mod reduce;
 pub mod rng;
 pub mod scatter;
 pub mod shape;
+pub mod sharding;
 pub mod slice;
 pub mod sort;
+pub mod window;
 
 pub use binary::*;
 pub use compare::*;
@@ -57,8 +61,10 @@ pub use index::*;
 pub use reduce::*;
 pub use scatter::*;
 pub use shape::*;
+pub use sharding::*;
 pub use slice::*;
 pub use sort::*;
+pub use window::*;
 
 use crate::aval::Aval;
 use crate::error::{Error, ErrorKind};

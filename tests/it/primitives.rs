@@ -11,6 +11,7 @@ use oxbridge::trace::lower::{Entry, module};
 use oxbridge::trace::{Trace, Value, Values};
 use oxbridge::transforms::jit::make_graph;
 use oxbridge::{Array, Aval};
+use std::sync::OnceLock;
 
 /// What is checked: a function of arrays.
 pub(crate) type Function<'f> = &'f dyn Fn(&[Value]) -> Result<Value>;
@@ -28,8 +29,10 @@ pub(crate) fn ints(values: &[i32], shape: &[usize]) -> HostArray {
 }
 
 fn value(x: &HostArray) -> Value {
-    let device = Device::default().unwrap();
-    Value::Array(Array::upload(x, &device, false).unwrap())
+    // On the host, whatever the default is: the plugin's results are compared with these.
+    static HOST: OnceLock<Device> = OnceLock::new();
+    let device = HOST.get_or_init(|| Client::host(1).device(0).unwrap());
+    Value::Array(Array::upload(x, device, true).unwrap())
 }
 
 fn host(x: &Value) -> HostArray {
@@ -518,5 +521,116 @@ mod conv {
         fails("the batch of lhs", &[1, 2, 3], &[2, 2, 3], ConvDims { batch_groups: 2, ..one() });
         let both = ConvDims { batch_groups: 2, feature_groups: 2, ..one() };
         fails("one of them must be 1", &[2, 2, 3], &[2, 1, 3], both);
+    }
+}
+
+mod window {
+    use super::*;
+    use oxbridge::ops::{Pick, WindowDims};
+
+    fn windows() -> Vec<(&'static str, Vec<usize>, WindowDims)> {
+        let plain = WindowDims::new(&[1, 2], &[1, 2]);
+        let padded =
+            WindowDims { padding: vec![(1, 0), (0, 2)], ..WindowDims::new(&[2, 3], &[1, 2]) };
+        let holes = WindowDims {
+            window_dilation: vec![2],
+            base_dilation: vec![2],
+            padding: vec![(2, 1)],
+            ..WindowDims::new(&[2], &[1])
+        };
+        let cut = WindowDims { padding: vec![(-1, 1)], ..WindowDims::new(&[3], &[1]) };
+        vec![
+            ("plain", vec![2, 5], plain),
+            ("padded", vec![2, 4], padded),
+            ("with holes", vec![5], holes),
+            ("cut", vec![6], cut),
+        ]
+    }
+
+    #[test]
+    fn window_sums_follow_their_rules() {
+        for (name, shape, d) in windows() {
+            let f = |xs: &[Value]| ops::reduce_window_sum(&xs[0], &d);
+            check(&format!("window sum, {name}"), &[floats(&shape, 1)], &f);
+        }
+    }
+
+    #[test]
+    fn window_maxima_follow_their_rules() {
+        for (name, shape, d) in windows() {
+            // Windows over padding alone are infinite: what is finite is looked at.
+            let finite = |y: &Value| ops::select(&ops::is_finite(y)?, y, &ops::full_like(y, 0.0)?);
+            let f = |xs: &[Value]| finite(&ops::reduce_window_max(&xs[0], &d)?);
+            check(&format!("window max, {name}"), &[floats(&shape, 1)], &f);
+            let f = |xs: &[Value]| finite(&ops::reduce_window_min(&xs[0], &d)?);
+            check(&format!("window min, {name}"), &[floats(&shape, 3)], &f);
+        }
+    }
+
+    #[test]
+    fn picked_elements_follow_their_rules() {
+        let d = WindowDims { padding: vec![(1, 1)], ..WindowDims::new(&[2], &[2]) };
+        let x = HostArray::from_slice(&[3i32, 1, 4, 1], &[4].into()).unwrap();
+        for pick in [Pick::Ge, Pick::Le] {
+            let f = |xs: &[Value]| {
+                ops::select_and_scatter_add(&ops::convert(&xs[0], DType::F64)?, &xs[1], &d, pick)
+            };
+            check("select_and_scatter_add", &[x.clone(), floats(&[3], 1)], &f);
+            let f = |xs: &[Value]| ops::select_and_gather(&xs[0], &xs[1], &d, pick);
+            check("select_and_gather", &[x.clone(), floats(&[4], 1)], &f);
+        }
+    }
+
+    #[test]
+    fn windows_that_do_not_fit_say_why() {
+        let x = value(&floats(&[4], 1));
+        let fails = |text: &str, got: Result<Value>| {
+            let error = got.unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        };
+        let d = WindowDims::new(&[2], &[1]);
+        fails("one entry", ops::reduce_window_sum(&x, &WindowDims::new(&[2, 2], &[1, 1])));
+        fails("is 0", ops::reduce_window_sum(&x, &WindowDims::new(&[2], &[0])));
+        let bools = ops::lt(&x, &x).unwrap();
+        fails("numbers, not bool", ops::reduce_window_sum(&bools, &d));
+        fails("one element a window", ops::select_and_scatter_add(&x, &x, &d, Pick::Ge));
+        let holes = WindowDims { window_dilation: vec![2], ..d };
+        fails("no dilation", ops::select_and_scatter_add(&x, &x, &holes, Pick::Ge));
+    }
+}
+
+mod sharding {
+    use super::*;
+    use oxbridge::mesh::DeviceId;
+    use oxbridge::spec;
+
+    #[test]
+    fn constraints_are_written_and_differentiated() {
+        let ids: Vec<_> = (0..2).map(|index| DeviceId { client: 0, index }).collect();
+        let mesh = Mesh::from_ids(&ids, &[("data", 2)]).unwrap();
+        let sharding = NamedSharding::new(&mesh, spec!["data", None]).unwrap();
+        let f =
+            |x: &Tensor| Ok(Tensor::from_value(ops::sharding_constraint(&x.value()?, &sharding)?));
+        let lowered = |graph: &oxbridge::trace::graph::Graph| {
+            module(graph, &Entry { name: "test", partitions: 2, ..Entry::default() }).unwrap()
+        };
+        let x = Tensor::from_value(value(&floats(&[3, 2, 4], 1)));
+        let text = lowered(&make_graph(vmap(f))(&x).unwrap());
+        assert!(text.contains("#sdy.sharding<@mesh, [{?}, {\"data\"}, {}]>"), "{text}");
+        let x = Tensor::from_value(value(&floats(&[2, 4], 1)));
+        let text = lowered(&make_graph(grad(|x: &Tensor| f(x)?.sin()?.sum()))(&x).unwrap());
+        assert_eq!(text.matches("sdy.sharding_constraint").count(), 2, "{text}");
+        let x = value(&floats(&[3, 4], 1));
+        let error = ops::sharding_constraint(&x, &sharding).unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Sharding);
+    }
+
+    #[test]
+    fn barriers_follow_their_rules() {
+        let f = |xs: &[Value]| {
+            let held = ops::optimization_barrier(xs)?;
+            ops::mul(&held[0], &held[1])
+        };
+        check("barrier", &[floats(&[3], 1), floats(&[3], 2)], &f);
     }
 }

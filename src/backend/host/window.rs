@@ -332,6 +332,60 @@ fn scatter_as<T: Combine>(
     })
 }
 
+/// For each window the element of `values` that lies where the picked element of `operand` does,
+/// both of one shape; zero where a window covers padding only. `values` may have any dtype.
+pub fn select_and_gather(
+    operand: &HostArray,
+    values: &HostArray,
+    dims: &WindowDims,
+    select: Select,
+) -> HostArray {
+    debug_assert_eq!(operand.shape(), values.shape(), "one value an element");
+    let shape = dims.out_shape(operand.shape());
+    let picked = match operand.dtype() {
+        DType::F16 | DType::BF16 => picked_as::<f32>(&cast(operand, DType::F32), dims, select),
+        dtype => {
+            with_dtype!(real, dtype, T => picked_as::<T>(operand, dims, select), else Vec::new())
+        }
+    };
+    let values = values.contiguous();
+    let bytes = values.contiguous_bytes().unwrap_or_default();
+    let size = values.dtype().size();
+    HostArray::build(values.dtype(), &shape, |out| {
+        for (out, at) in out.chunks_mut(size).zip(picked) {
+            if let Some(at) = at {
+                out.copy_from_slice(&bytes[at * size..][..size]);
+            }
+        }
+    })
+}
+
+/// The row-major position of each window's picked element.
+fn picked_as<T: Combine + PartialOrd>(
+    x: &HostArray,
+    dims: &WindowDims,
+    select: Select,
+) -> Vec<Option<usize>> {
+    let x = x.contiguous();
+    let data = x.as_contiguous::<T>().unwrap_or_default();
+    let axes = dims.axes(x.shape());
+    let one = |i: usize| {
+        let mut picked: Option<usize> = None;
+        each_input(&axes, &x, i, |at| {
+            let at = at as usize - x.offset();
+            let stays = |p: usize| match select {
+                Select::Ge => data[p] >= data[at],
+                Select::Le => data[p] <= data[at],
+            };
+            if picked.is_none_or(|p| !stays(p)) {
+                picked = Some(at);
+            }
+        });
+        picked
+    };
+    (0..dims.out_shape(x.shape()).size()).map(one).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
