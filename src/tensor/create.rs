@@ -237,12 +237,12 @@ impl Tensor {
     }
 }
 
+/// A host array as a value on the default device.
 fn upload(host: &HostArray) -> Result<Value> {
     Ok(Value::Array(Array::upload(host, &Device::default()?, false)?))
 }
 
-/// A host array as a value on the default device.
-pub(crate) fn one_hot(x: &Value, classes: usize) -> Result<Value> {
+fn one_hot(x: &Value, classes: usize) -> Result<Value> {
     if !x.dtype().is_int() {
         return Err(Error::new(
             ErrorKind::DType,

@@ -99,7 +99,8 @@ fn element_wise_methods_give_torch_values() {
     assert_eq!(a.pow(2i64).unwrap().to_vec::<i64>().unwrap(), [49; 4]);
     let x = Tensor::from_slice(&[-1.5f64, -0.2, 0.0, 0.3, 2.5], [5]).unwrap();
     type Method = fn(&Tensor) -> Result<Tensor>;
-    let rows: &[(&str, Method, fn(f64) -> f64)] = &[
+    type Expected = fn(f64) -> f64;
+    let rows: &[(&str, Method, Expected)] = &[
         ("sinh", |x| x.sinh(), f64::sinh),
         ("cosh", |x| x.cosh(), f64::cosh),
         ("asinh", |x| x.asinh(), f64::asinh),
@@ -228,7 +229,7 @@ fn prints_as_torch_does() {
         *traced.lock().unwrap() = x.to_string();
         x.neg()
     })
-    .call(&f32s(&[1.0]))
+    .call(f32s(&[1.0]))
     .unwrap();
     assert_eq!(*traced.lock().unwrap(), "tensor(f32[1], traced by `jit`)");
 }
@@ -278,7 +279,7 @@ fn views_work_inside_of_transforms() {
         cache.select(0, 1)?.copy_(x)?;
         cache.sum()
     });
-    assert_eq!(write.call(&f32s(&[3.0, 4.0])).unwrap().item::<f32>().unwrap(), 7.0);
+    assert_eq!(write.call(f32s(&[3.0, 4.0])).unwrap().item::<f32>().unwrap(), 7.0);
     assert_eq!(cache.to_vec::<f32>().unwrap(), [0.0, 0.0, 3.0, 4.0]);
 }
 
@@ -326,7 +327,8 @@ fn products_follow_torch_ranks() {
         Tensor::from_slice(&(0..n).map(|i| i as f64 * 0.5 - 1.0).collect::<Vec<_>>(), shape)
             .unwrap()
     };
-    let rows: &[(&[usize], &[usize], &[usize], &str)] = &[
+    type Row<'r> = (&'r [usize], &'r [usize], &'r [usize], &'r str);
+    let rows: &[Row<'_>] = &[
         (&[3], &[3], &[], "i,i->"),
         (&[2, 3], &[3], &[2], "ij,j->i"),
         (&[3], &[3, 2], &[2], "j,jk->k"),
@@ -460,7 +462,7 @@ fn losses_and_normalisation_give_torch_values() {
     assert!((got.to_vec::<f32>().unwrap()[0] - (0.9 * a + 0.1 * all)).abs() < 1e-5);
     close(logits.log_softmax(1).unwrap().nll_loss(&target, none), &[a, b]);
     let p = f32s(&[0.0, 2.0]);
-    let bce = (2f32.ln() + (1.0 + (-2f32).exp()).ln()) / 2.0;
+    let bce = f32::midpoint(2f32.ln(), (1.0 + (-2f32).exp()).ln());
     close(p.binary_cross_entropy_with_logits(&f32s(&[1.0, 1.0]), Reduction::Mean), &[bce]);
     close(p.sigmoid().unwrap().binary_cross_entropy(&f32s(&[1.0, 1.0]), Reduction::Mean), &[bce]);
     let x = Tensor::from_slice(&[1.0f32, 3.0, 5.0, 7.0], [2, 2]).unwrap();
