@@ -12,12 +12,22 @@ use crate::trace::Value;
 use crate::trace::cell::Tensor;
 use smallvec::smallvec;
 use std::borrow::Cow;
+use std::fmt;
 
 /// The name of a dimension: a letter, or a place of the ellipsis counted from its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Label {
     Dots(usize),
     Letter(char),
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Label::Dots(place) => write!(f, "dim {place} from the end of `...`"),
+            Label::Letter(letter) => write!(f, "`{letter}`"),
+        }
+    }
 }
 
 /// A value with the names of its dimensions.
@@ -96,7 +106,7 @@ fn run(equation: &str, values: &[Value], dtype: DType) -> Result<Value> {
         None => implicit(&all, dots),
     };
     if let Some(missing) = out.iter().find(|l| !all.contains(l)) {
-        return Err(bad(equation, format!("no operand has {missing:?} of the result")));
+        return Err(bad(equation, format!("no operand has {missing} of the result")));
     }
     let mut named = named.into_iter();
     let mut acc = named.next().ok_or_else(|| bad(equation, "there are no operands"))?;
@@ -147,7 +157,7 @@ fn diagonals(equation: &str, mut x: Named) -> Result<Named> {
     while let Some((a, b)) = twice(&x.labels) {
         let shape = x.value.shape().clone();
         if shape[a] != shape[b] {
-            let why = format!("{:?} has sizes {} and {}", x.labels[a], shape[a], shape[b]);
+            let why = format!("{} has sizes {} and {}", x.labels[a], shape[a], shape[b]);
             return Err(bad(equation, why));
         }
         let on = ops::eq(&ops::iota(DType::I32, &shape, a)?, &ops::iota(DType::I32, &shape, b)?)?;
@@ -198,7 +208,7 @@ fn contract(equation: &str, x: Named, y: Named, needed: &impl Fn(&Label) -> bool
         let Some(j) = y.labels.iter().position(|l| l == label) else { continue };
         let (a, b) = (x.value.shape()[i], y.value.shape()[j]);
         if a != b {
-            return Err(bad(equation, format!("{label:?} has sizes {a} and {b}")));
+            return Err(bad(equation, format!("{label} has sizes {a} and {b}")));
         }
         if needed(label) {
             dims.lhs_batch.push(i);

@@ -657,13 +657,19 @@ impl Tensor {
 
 /// The shape that `expand` asks for.
 fn expanded(op: &'static str, from: &Shape, to: &[i64]) -> Result<Shape> {
-    let fail = || Error::new(ErrorKind::Shape, op, format!("shape {from} cannot become {to:?}"));
-    let skip = to.len().checked_sub(from.rank()).ok_or_else(fail)?;
+    let fail = |why: String| {
+        Error::new(ErrorKind::Shape, op, format!("shape {from} cannot become {to:?}: {why}"))
+    };
+    let few = || fail(format!("it has {} dims, not up to {}", from.rank(), to.len()));
+    let skip = to.len().checked_sub(from.rank()).ok_or_else(few)?;
     let size = |(i, &d): (usize, &i64)| match (i.checked_sub(skip).map(|i| from[i]), d) {
         (Some(old), -1) => Ok(old),
         (Some(old), d) if d >= 0 && (old == 1 || old == d as usize) => Ok(d as usize),
+        (Some(old), d) => {
+            Err(fail(format!("dim {} has size {old}, which is neither 1 nor {d}", i - skip)))
+        }
         (None, d) if d >= 0 => Ok(d as usize),
-        _ => Err(fail()),
+        (None, d) => Err(fail(format!("size {d} of a new dim is not known"))),
     };
     to.iter().enumerate().map(size).collect::<Result<Vec<_>>>().map(Shape::from)
 }

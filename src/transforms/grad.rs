@@ -165,7 +165,9 @@ fn matching(
         if a != b {
             let name = leaf_name(like, i);
             let text = format!("the {what} of {name} is {b}, not {a} as the tensor it belongs to");
-            return Err(Error::new(ErrorKind::Shape, op, text));
+            let same = a.dtype() == b.dtype();
+            let kind = if same { ErrorKind::Shape } else { ErrorKind::DType };
+            return Err(Error::new(kind, op, text));
         }
         out.push(if a.dtype().is_differentiable() { Some(have.value()?) } else { None });
     }

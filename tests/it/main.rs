@@ -6,6 +6,7 @@ mod cases;
 mod checkpoint;
 mod derive;
 mod ops_a;
+mod errors;
 mod laws;
 mod optim;
 mod pjrt;

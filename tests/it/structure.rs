@@ -226,7 +226,7 @@ fn no_path_of_one_machine() {
     let homes: Vec<String> =
         ["root", "home", "work", "Users"].iter().map(|dir| format!("/{dir}/")).collect();
     let endings =
-        [".rs", ".toml", ".md", ".sh", ".yml", ".yaml", ".py", ".json", "Makefile", "run"];
+        [".rs", ".toml", ".md", ".sh", ".yml", ".yaml", ".py", ".json", ".txt", "Makefile", "run"];
     let folders = [
         "src",
         "tests",

@@ -1,0 +1,321 @@
+//! The text of every error that a user can cause, against `tests/data/errors.txt`.
+//!
+//! **To add a row** write one line in the table of its kind: a name and a function that must fail.
+//! Then run once with `UPDATE_GOLDEN=1` and read the difference. A row that succeeds or panics fails
+//! the test. The caller's place in the source and the names of temporary folders are cut out.
+
+use crate::cases::engine::golden;
+use oxbridge::backend::pjrt::cache::{DiskCache, Key, KeyParts, stats};
+use oxbridge::nn::checkpoint::Checkpoint;
+use oxbridge::prelude::*;
+use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
+type Row = (&'static str, fn() -> Result<()>);
+
+/// Zeros of a shape, f32.
+fn t(shape: impl Into<Shape>) -> Tensor {
+    Tensor::zeros(shape, DType::F32).unwrap()
+}
+
+fn of(dtype: DType, shape: impl Into<Shape>) -> Tensor {
+    Tensor::zeros(shape, dtype).unwrap()
+}
+
+/// The error of a result that should be one.
+fn err<T>(result: Result<T>) -> Result<()> {
+    result.map(drop)
+}
+
+fn mesh(axes: &[(&str, usize)]) -> Result<Mesh> {
+    let size = axes.iter().map(|(_, n)| n).product();
+    Mesh::new(&Client::host(size).devices(), axes)
+}
+
+const SHAPES: &[Row] = &[
+    ("from_slice: count", || err(Tensor::from_slice(&[1f32, 2.0], [3]))),
+    ("add: no broadcast", || err(t([2, 3]).add(&t([2, 4])))),
+    ("operator: no broadcast", || err(catch(|| Ok(&t([2]) + &t([3]))))),
+    ("matmul: inner sizes", || err(t([8, 3]).matmul(&t([4, 5])))),
+    ("matmul: scalar", || err(t([]).matmul(&t([4])))),
+    ("matmul: batches", || err(t([2, 3, 4]).matmul(&t([5, 4, 3])))),
+    ("mm: ranks", || err(t([2, 3, 4]).mm(&t([4, 3])))),
+    ("bmm: ranks", || err(t([3, 4]).bmm(&t([4, 3])))),
+    ("dot: ranks", || err(t([3, 4]).dot(&t([4])))),
+    ("reshape: count", || err(t([2, 3]).reshape([4, 2]))),
+    ("reshape: two unknown", || err(t([2, 3]).reshape([-1, -1]))),
+    ("reshape: indivisible", || err(t([2, 3]).reshape([4, -1]))),
+    ("view: count", || err(t([2, 3]).view([7]))),
+    ("expand: size", || err(t([2, 3]).expand([2, 4]))),
+    ("broadcast_to: rank", || err(t([2, 3]).broadcast_to([3]))),
+    ("cat: sizes", || err(Tensor::cat(&[t([2, 3]), t([2, 4])], 0))),
+    ("cat: nothing", || err(Tensor::cat::<Tensor>(&[], 0))),
+    ("stack: shapes", || err(Tensor::stack(&[t([2]), t([3])], 0))),
+    ("split_sizes: sum", || err(t([5]).split_sizes(&[2, 2], 0))),
+    ("unflatten: product", || err(t([6]).unflatten(0, [4, 2]))),
+    ("item: many elements", || err(t([2]).item::<f32>())),
+    ("einsum: sizes", || err(Tensor::einsum("ij,jk->ik", &[t([2, 3]), t([4, 5])]))),
+    ("einsum: operands", || err(Tensor::einsum("ij,jk->ik", &[t([2, 3])]))),
+    ("einsum: output", || err(Tensor::einsum("ij->ik", &[t([2, 3])]))),
+    ("linear: features", || err(t([2, 3]).linear(&t([4, 5]), None))),
+    ("copy_: shape", || err(t([2]).copy_(&t([3])))),
+];
+
+const DTYPES: &[Row] = &[
+    ("to_vec: dtype", || err(t([2]).to_vec::<f64>())),
+    ("item: dtype", || err(t([]).item::<i64>())),
+    ("sin: bool kept as error below Tensor", || {
+        err(oxbridge::ops::sin(&of(DType::Bool, [2]).value()?))
+    }),
+    ("ops add: dtypes", || {
+        err(oxbridge::ops::add(&t([2]).value()?, &of(DType::F64, [2]).value()?))
+    }),
+    ("ops add: shapes", || err(oxbridge::ops::add(&t([2]).value()?, &t([3]).value()?))),
+    ("bitwise and of floats", || err(catch(|| Ok(&t([2]) & &t([2]))))),
+    ("sub of bool", || err(catch(|| Ok(&of(DType::Bool, [2]) - &of(DType::Bool, [2]))))),
+    ("complex to real", || err(of(DType::C64, [2]).to_dtype(DType::F32))),
+    ("max of complex", || err(of(DType::C64, [2]).max())),
+    ("matmul: bool", || err(of(DType::Bool, [2, 2]).matmul(&of(DType::Bool, [2, 2])))),
+    ("index of floats", || err(t([4]).index_select(0, &t([2])))),
+    ("grad: integer", || err(grad(|x: &Tensor| x.sum())(&of(DType::I64, [2])))),
+    ("in place: dtype", || err(of(DType::I32, [2]).copy_(&of(DType::C64, [2])))),
+];
+
+const AXES: &[Row] = &[
+    ("softmax: dim", || err(t([2, 3]).softmax(2))),
+    ("softmax: negative dim", || err(t([2, 3]).softmax(-3))),
+    ("permute: dims", || err(t([2, 3]).permute([0, 0]))),
+    ("permute: count", || err(t([2, 3]).permute([0]))),
+    ("transpose: dim", || err(t([2, 3]).transpose(0, 2))),
+    ("t: rank", || err(t([2, 3, 4]).t())),
+    ("unsqueeze: dim", || err(t([2]).unsqueeze(3))),
+    ("squeeze: dim", || err(t([2]).squeeze_dim([1]))),
+    ("flip: dim", || err(t([2]).flip([1]))),
+    ("cumsum: dim", || err(t([2]).cumsum(1))),
+    ("argmax: dim", || err(t([2]).argmax(Some(2), false))),
+    ("size: dim", || err(t([2]).size(1))),
+    ("iota: axis", || err(oxbridge::ops::iota(DType::F32, &[2].into(), 1))),
+];
+
+const INDICES: &[Row] = &[
+    ("narrow: beyond", || err(t([4]).narrow(0, 3, 2))),
+    ("select: beyond", || err(t([4]).select(0, 4))),
+    ("select: before", || err(t([4]).select(0, -5))),
+    ("topk: k", || err(t([4]).topk(5, 0, true))),
+    ("kthvalue: k", || err(t([4]).kthvalue(9, 0))),
+    ("chunk: none", || err(t([4]).chunk(0, 0))),
+    ("split: none", || err(t([4]).split(0, 0))),
+    ("dtype by name", || err(DType::from_name("float33"))),
+];
+
+const PLACES: &[Row] = &[
+    ("devices differ", || {
+        let devices = Client::host(2).devices();
+        let (x, y) = (t([2]).to_device(&devices[0])?, t([2]).to_device(&devices[1])?);
+        err(x.add(&y)))
+    }),
+    ("no such device", || err(Client::host(2).device(2))),
+    ("no such client", || err(Client::by_id(1_000_000))),
+    ("mesh: devices", || err(Mesh::new(&Client::host(3).devices(), [("data", 2), ("model", 2)]))),
+    ("mesh: name twice", || err(mesh(&[("data", 2), ("data", 2)]))),
+    ("sharding: no such axis", || err(NamedSharding::new(&mesh(&[("data", 2)])?, spec!["model"]))),
+    ("sharding: axis twice", || {
+        err(NamedSharding::new(&mesh(&[("data", 2)])?, spec!["data", "data"]))
+    }),
+    ("sharding: indivisible", || {
+        NamedSharding::new(&mesh(&[("data", 2)])?, spec!["data"])?.check("shard", &[3].into())
+    }),
+    ("sharding: rank", || {
+        NamedSharding::new(&mesh(&[("data", 2)])?, spec![None, "data"])?.check("shard", &[4].into())
+    }),
+];
+
+const TRANSFORMS: &[Row] = &[
+    ("grad: not a scalar", || err(grad(|x: &Tensor| x.sin())(&t([2])))),
+    ("grad: complex result", || err(grad(|x: &Tensor| x.sum())(&of(DType::C64, [2])))),
+    ("vmap: no axis", || err(vmap(|x: &Tensor| x.sin())(&t([])))),
+    ("vmap: sizes", || err(vmap(|(x, y): &(Tensor, Tensor)| x.mul(y))(&(t([2]), t([3]))))),
+    ("vmap: nothing", || err(vmap(|x: &Vec<Tensor>| Ok(x.clone()))(&Vec::new()))),
+    ("vmap: inside", || {
+        err(vmap(|(x, y): &(Tensor, Tensor)| x.matmul(y))(&(t([5, 2, 3]), t([5, 2, 3]))))
+    }),
+    ("vmap: read of a value", || {
+        err(vmap(|x: &Tensor| {
+            x.item::<f32>()?;
+            Ok(x.clone())
+        })(&t([2])))
+    }),
+    ("jit: read of a value", || {
+        err(jit(|x: &Tensor| {
+            x.item::<f32>()?;
+            Ok(x.clone())
+        })
+        .call(&t([])))
+    }),
+    ("jit: what the function says", || err(jit(|x: &Tensor| x.reshape([7])).call(&t([2])))),
+    ("jit: an operator's panic", || err(jit(|x: &Tensor| Ok(x + &t([3]))).call(&t([2])))),
+    ("jit: escaped tracer", || {
+        let leak = Mutex::new(None);
+        jit(|x: &Tensor| {
+            *leak.lock().unwrap() = Some(x.clone());
+            x.sin()
+        })
+        .call(&t([2]))?;
+        let leaked = leak.lock().unwrap().take().unwrap();
+        err(leaked.sin())
+    }),
+    ("vmap: write to a tensor from outside", || {
+        let outside = t([]);
+        err(vmap(|x: &Tensor| {
+            outside.set_value(x.value()?)?;
+            Ok(x.clone())
+        })(&t([2])))
+    }),
+    ("jvp: tangent's shape", || err(jvp(|x: &Tensor| x.sin(), &t([2]), &t([3])))),
+    ("jvp: tangent's dtype", || err(jvp(|x: &Tensor| x.sin(), &t([2]), &of(DType::F64, [2])))),
+    ("jvp: number of tangents", || {
+        err(jvp(|x: &Vec<Tensor>| x[0].sin(), &vec![t([2])], &vec![t([2]), t([2])]))
+    }),
+    ("vjp: cotangent's shape", || {
+        let x = t([2]);
+        let (_, back) = vjp(|x: &Tensor| x.sin(), &x)?;
+        err(back(&t([3])))
+    }),
+    ("no derivative: digamma", || {
+        let digamma = |x: &Tensor| Tensor::from_value(oxbridge::ops::digamma(&x.value()?)?).sum();
+        err(grad(digamma)(&Tensor::ones([2], DType::F32)?))
+    }),
+    ("donated", || {
+        let device = Client::host(1).device(0)?;
+        let x = t([2]).to_device(&device)?;
+        x.value()?.array("test")?.set_donated();
+        err(x.sin())
+    }),
+];
+
+const FILES: &[Row] = &[
+    ("checkpoint: no file", || {
+        let dir = tempfile::tempdir().unwrap();
+        err(Checkpoint::open(dir.path().join("none.safetensors")).map_err(without(dir.path())))
+    }),
+    ("checkpoint: empty file", || checkpoint(b"")),
+    ("checkpoint: no header", || checkpoint(b"this is no checkpoint at all")),
+    ("checkpoint: header cut off", || checkpoint(&[200, 0, 0, 0, 0, 0, 0, 0, b'{'])),
+    ("plugin: no such name", || open_plugin("no-such-plugin").map_err(without_notes)),
+    ("plugin: no shared library", || {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("plugin.so");
+        std::fs::write(&path, b"text").unwrap();
+        open_plugin(path.to_str().unwrap()).map_err(without(dir.path()))
+    }),
+    ("plugin: no such file", || {
+        let dir = tempfile::tempdir().unwrap();
+        open_plugin(dir.path().join("none.so").to_str().unwrap()).map_err(without(dir.path()))
+    }),
+];
+
+const TABLES: &[&[Row]] = &[SHAPES, DTYPES, AXES, INDICES, PLACES, TRANSFORMS, FILES];
+
+fn checkpoint(bytes: &[u8]) -> Result<()> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bad.safetensors");
+    std::fs::write(&path, bytes).unwrap();
+    err(Checkpoint::open(&path).map_err(without(dir.path())))
+}
+
+fn open_plugin(name: &str) -> Result<()> {
+    let options = ClientOptions { plugin: Some(name.into()), ..ClientOptions::default() };
+    err(Client::open(&options))
+}
+
+/// The error with the temporary folder's name cut out of its text.
+fn without(dir: &std::path::Path) -> impl FnOnce(Error) -> Error {
+    let dir = dir.display().to_string();
+    move |error| replaced(&error, &dir, "<dir>")
+}
+
+/// The error without its notes, which tell what is on this machine.
+fn without_notes(error: Error) -> Error {
+    assert!(!error.notes().is_empty(), "{error}");
+    let bare = Error::new(error.kind().clone(), error.op().to_string(), error.text());
+    helped(bare, &error, |help| help.to_string())
+}
+
+fn replaced(error: &Error, from: &str, to: &str) -> Error {
+    let text = error.text().replace(from, to);
+    let mut made = Error::new(error.kind().clone(), error.op().to_string(), text);
+    for note in error.notes() {
+        made = made.note(note.replace(from, to));
+    }
+    helped(made, error, |help| help.replace(from, to))
+}
+
+/// `made` with the help of `error`, if it has one.
+fn helped(made: Error, error: &Error, change: impl Fn(&str) -> String) -> Error {
+    let shown = error.to_string();
+    match shown.lines().find_map(|line| line.strip_prefix("help: ")) {
+        Some(help) => made.help(change(help)),
+        None => made,
+    }
+}
+
+/// The error as the golden file has it: without places in the source.
+fn written(error: &Error) -> String {
+    let text = error.to_string();
+    let lines = text.lines().filter(|line| !line.starts_with("  at "));
+    let lines: Vec<&str> =
+        lines.map(|line| line.split(" made at ").next().unwrap_or(line)).collect();
+    lines.join("\n")
+}
+
+#[test]
+fn texts() {
+    let (mut text, mut failures) = (String::new(), Vec::new());
+    let mut names = std::collections::BTreeSet::new();
+    for (name, row) in TABLES.iter().copied().flatten() {
+        if !names.insert(name) {
+            failures.push(format!("{name}: stands twice"));
+        }
+        match catch_unwind(AssertUnwindSafe(row)) {
+            Ok(Err(error)) => {
+                writeln!(text, "# {name}\n{:?}\n{}\n", error.kind(), written(&error)).unwrap();
+            }
+            Ok(Ok(())) => failures.push(format!("{name}: gives no error")),
+            Err(_) => failures.push(format!("{name}: panics")),
+        }
+    }
+    failures.extend(golden::check("errors.txt", &text).err());
+    assert!(failures.is_empty(), "\n{}", failures.join("\n"));
+}
+
+/// A damaged entry of the disk cache is no error: it is counted, and as good as not there.
+#[test]
+fn a_damaged_cache_entry_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = DiskCache::open(dir.path()).unwrap();
+    let key = Key::new(&KeyParts {
+        program: "module {}",
+        plugin_digest: "digest",
+        plugin_version: "1",
+        options: &[],
+        device_kind: "cpu",
+        cpu_features: "",
+    });
+    cache.put(&key, b"an executable");
+    assert_eq!(cache.get(&key).as_deref(), Some(&b"an executable"[..]));
+    let mut damaged = 0;
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap_or_default();
+        if let Some(last) = bytes.last_mut() {
+            *last ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            damaged += 1;
+        }
+    }
+    assert!(damaged > 0);
+    let before = stats().corrupt;
+    assert_eq!(cache.get(&key), None);
+    assert!(stats().corrupt > before);
+}
