@@ -113,7 +113,7 @@ const PLACES: &[Row] = &[
     ("devices differ", || {
         let devices = Client::host(2).devices();
         let (x, y) = (t([2]).to_device(&devices[0])?, t([2]).to_device(&devices[1])?);
-        err(x.add(&y)))
+        err(x.add(&y))
     }),
     ("no such device", || err(Client::host(2).device(2))),
     ("no such client", || err(Client::by_id(1_000_000))),

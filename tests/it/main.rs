@@ -5,9 +5,9 @@
 mod cases;
 mod checkpoint;
 mod derive;
-mod ops_a;
 mod errors;
 mod laws;
+mod ops_a;
 mod optim;
 mod pjrt;
 mod primitives;
