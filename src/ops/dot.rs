@@ -9,6 +9,7 @@ use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::{self, Val};
 use crate::ops::binary::add;
+use crate::ops::index::batch_params;
 use crate::ops::shape::permute;
 use crate::shape::inverse_permutation;
 use crate::trace::linear::not_linear;
@@ -289,14 +290,14 @@ impl Primitive for DotGeneral {
 
     fn params(&self) -> String {
         let d = &self.dims;
-        let mut text = format!("contract=({:?}, {:?})", d.lhs_contract, d.rhs_contract);
-        if !d.lhs_batch.is_empty() {
-            text += &format!(", batch=({:?}, {:?})", d.lhs_batch, d.rhs_batch);
-        }
-        if self.precision != Precision::Default {
-            text += &format!(", precision={:?}", self.precision).to_lowercase();
-        }
-        text + &format!(", out={}", self.out)
+        let batch = batch_params(&d.lhs_batch, &d.rhs_batch);
+        let precision = match self.precision {
+            Precision::Default => "",
+            Precision::High => ", precision=high",
+            Precision::Highest => ", precision=highest",
+        };
+        let (lhs, rhs, out) = (&d.lhs_contract, &d.rhs_contract, self.out);
+        format!("contract=({lhs:?}, {rhs:?}){batch}{precision}, out={out}")
     }
 }
 

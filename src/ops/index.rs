@@ -384,21 +384,34 @@ impl Primitive for Gather {
 
     fn params(&self) -> String {
         let d = &self.dims;
-        let mut text =
-            format!("offset_dims={:?}, collapsed={:?}", d.offset_dims, d.collapsed_slice_dims);
-        if !d.operand_batching_dims.is_empty() {
-            let (x, i) = (&d.operand_batching_dims, &d.start_indices_batching_dims);
-            text += &format!(", batch=({x:?}, {i:?})");
-        }
-        text += &format!(", map={:?}, vector_dim={}", d.start_index_map, d.index_vector_dim);
-        text += &format!(", slice_sizes={:?}, mode={:?}", self.slice_sizes, self.mode);
-        self.fill.map_or(text.clone(), |fill| format!("{text}, fill={fill}"))
+        let batch = batch_params(&d.operand_batching_dims, &d.start_indices_batching_dims);
+        let fill = self.fill.map_or_else(String::new, |fill| format!(", fill={fill}"));
+        format!(
+            "offset_dims={:?}, collapsed={:?}{batch}, map={:?}, vector_dim={}, slice_sizes={:?}, \
+             mode={:?}{fill}",
+            d.offset_dims,
+            d.collapsed_slice_dims,
+            d.start_index_map,
+            d.index_vector_dim,
+            self.slice_sizes,
+            self.mode
+        )
     }
+}
+
+/// Paired axes as graphs print them; nothing if there are none.
+pub(crate) fn batch_params(operand: &[usize], indices: &[usize]) -> String {
+    if operand.is_empty() {
+        return String::new();
+    }
+    format!(", batch=({operand:?}, {indices:?})")
 }
 
 /// Each axis behind one that is new in front.
 pub(crate) fn shift(axes: &mut [usize]) {
-    axes.iter_mut().for_each(|a| *a += 1);
+    for axis in axes {
+        *axis += 1;
+    }
 }
 
 /// Slices of `operand` of size `slice_sizes`, one for each index vector of `indices` (of any

@@ -12,8 +12,8 @@ use crate::ops::binary::add;
 use crate::ops::compare::{eq, select};
 use crate::ops::create::{full_like, iota, zeros};
 use crate::ops::index::{
-    Gather, GatherDims, IndexMode, Pointing, along_axis_dims, clamp_starts, last_starts, shift,
-    signed_indices,
+    Gather, GatherDims, IndexMode, Pointing, along_axis_dims, batch_params, clamp_starts,
+    last_starts, shift, signed_indices,
 };
 use crate::ops::shape::{broadcast_in_dim, move_axis, move_batch_axis, reshape};
 use crate::shape::Shape;
@@ -298,16 +298,15 @@ impl Primitive for Scatter {
 
     fn params(&self) -> String {
         let d = &self.dims;
-        let mut text = format!(
-            "window_dims={:?}, inserted={:?}",
-            d.update_window_dims, d.inserted_window_dims
-        );
-        if !d.input_batching_dims.is_empty() {
-            let (x, i) = (&d.input_batching_dims, &d.scatter_indices_batching_dims);
-            text += &format!(", batch=({x:?}, {i:?})");
-        }
-        let (map, vector_dim) = (&d.scatter_dims_to_operand_dims, d.index_vector_dim);
-        text + &format!(", map={map:?}, vector_dim={vector_dim}, mode={:?}", self.mode)
+        let batch = batch_params(&d.input_batching_dims, &d.scatter_indices_batching_dims);
+        format!(
+            "window_dims={:?}, inserted={:?}{batch}, map={:?}, vector_dim={}, mode={:?}",
+            d.update_window_dims,
+            d.inserted_window_dims,
+            d.scatter_dims_to_operand_dims,
+            d.index_vector_dim,
+            self.mode
+        )
     }
 }
 

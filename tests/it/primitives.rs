@@ -1,6 +1,8 @@
 //! Rules of primitives against each other: the host against the plugin, derivatives against
 //! differences, `vmap` against one example at a time.
 
+#![expect(clippy::panic, reason = "tests fail by panicking")]
+
 use crate::pjrt::run_text;
 use oxbridge::backend::host::HostArray;
 use oxbridge::backend::host::layout;
