@@ -378,6 +378,11 @@ impl Lowered {
         &self.call.graph
     }
 
+    /// The call that `jit` binds.
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+
     /// The text of the StableHLO module.
     pub fn stablehlo(&self) -> String {
         let entry = lower::Entry {
