@@ -4,12 +4,12 @@
 //! `eager_add: 2.1 us (1.24 x raw)`. The last line tells what the disk cache did; in a second run
 //! of this program nothing is compiled.
 
+use oxbridge::Value;
 use oxbridge::backend::{Buffer, Executable, pjrt};
 use oxbridge::ops;
 use oxbridge::prelude::*;
 use oxbridge::trace::eval::compile_only;
 use oxbridge::trace::primitive::Primitive;
-use oxbridge::Value;
 use oxbridge::transforms::jit::{Function, IntoTree};
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -70,7 +70,10 @@ fn compare(
     Ok(())
 }
 
-fn executable(prim: &dyn Primitive, operands: &[Value]) -> BenchResult<std::sync::Arc<pjrt::Executable>> {
+fn executable(
+    prim: &dyn Primitive,
+    operands: &[Value],
+) -> BenchResult<std::sync::Arc<pjrt::Executable>> {
     match compile_only(prim, operands)?.executable() {
         Executable::Pjrt(executable) => Ok(executable.clone()),
         Executable::Host(_) => anyhow::bail!("not a plugin's executable"),

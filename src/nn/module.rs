@@ -133,6 +133,7 @@ pub(crate) fn named<T: Leaves + ?Sized>(tree: &T) -> Vec<Named<'_>> {
             let _ = match key {
                 Key::Index(i) => write!(self.at, "{dot}{i}"),
                 Key::Name(name) => write!(self.at, "{dot}{name}"),
+                Key::Entry(key) => write!(self.at, "{dot}{key}"),
             };
         }
         fn exit(&mut self) {

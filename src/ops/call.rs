@@ -4,7 +4,7 @@ use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::Val;
-use crate::mesh::NamedSharding;
+use crate::mesh::{Mesh, NamedSharding};
 use crate::ops::ARITHMETIC;
 use crate::trace::batch::{self, Batch};
 use crate::trace::graph::{DerivedKey, Graph};
@@ -213,6 +213,11 @@ impl Primitive for Call {
 
     fn out_shardings(&self) -> &[Option<NamedSharding>] {
         &self.out_shardings
+    }
+
+    fn mesh(&self) -> Option<&Mesh> {
+        let asked = self.out_shardings.iter().flatten().next();
+        asked.map(NamedSharding::mesh).or_else(|| self.graph.mesh())
     }
 
     fn entry_name(&self) -> &str {

@@ -1,14 +1,15 @@
 //! What steers the compiler: `sharding_constraint`, `optimization_barrier`.
 
+use crate::array::Array;
 use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
 use crate::error::Result;
 use crate::hlo::Val;
-use crate::mesh::NamedSharding;
+use crate::mesh::{Mesh, NamedSharding};
 use crate::ops::shape::linear_jvp;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
-use crate::trace::{Value, Values, bind, bind_one};
+use crate::trace::{Value, Values, bind, bind_one, is_eager};
 use smallvec::{SmallVec, smallvec};
 
 /// The primitive `sharding_constraint`: the same array, split over a mesh as told.
@@ -92,6 +93,10 @@ impl Primitive for ShardingConstraint {
     fn out_shardings(&self) -> &[Option<NamedSharding>] {
         &self.sharding
     }
+
+    fn mesh(&self) -> Option<&Mesh> {
+        self.sharding[0].as_ref().map(NamedSharding::mesh)
+    }
 }
 
 /// `x`, split over a mesh as `sharding` says: inside of `jit` a demand on the compiler, and the same
@@ -100,8 +105,21 @@ impl Primitive for ShardingConstraint {
 /// # Errors
 /// If the sharding does not fit the shape.
 pub fn sharding_constraint(x: &Value, sharding: &NamedSharding) -> Result<Value> {
+    if let Value::Array(array) = x
+        && is_eager()
+    {
+        return move_to(array, sharding);
+    }
     let prim = ShardingConstraint { sharding: [Some(sharding.clone())], open: SmallVec::new() };
     bind_one(&prim, std::slice::from_ref(x))
+}
+
+/// A concrete array laid out anew; itself if it lies so already.
+fn move_to(array: &Array, sharding: &NamedSharding) -> Result<Value> {
+    if array.aval().sharding() == Some(sharding) {
+        return Ok(Value::Array(array.clone()));
+    }
+    Ok(Value::Array(Array::upload_sharded(&array.to_host()?, sharding)?))
 }
 
 /// The primitive `optimization_barrier`: its operands, none of which is there before all are.

@@ -22,6 +22,7 @@
 //! | [`normalise`] | `layer_norm`, `batch_norm`, `scaled_dot_product_attention`, … |
 //! | [`conv`] | `conv2d`, `conv_transpose2d`, … |
 //! | [`random`] | `randn`, `rand`, `dropout`, …, `Generator`, `Key` |
+//! | [`sharding`] | `shard`, `with_sharding_constraint`, `visualize_sharding` |
 //! | [`inplace`] | `add_`, `copy_`, …, `detach`, `copy` |
 //! | [`print`](mod@print) | `Display` |
 
@@ -42,6 +43,7 @@ pub mod random;
 pub mod read;
 pub mod reduce;
 pub mod shape;
+pub mod sharding;
 pub mod unary;
 pub mod views;
 

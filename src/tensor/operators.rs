@@ -1,5 +1,5 @@
 //! The std operators: `+ - * / % - ! & | ^` on tensors, in every ownership, and with Rust numbers
-//! on either side.
+//! on either side: `f64` and `i64`, so that a literal needs no suffix.
 //!
 //! They are the methods of the same meaning (`%` is [`Tensor::remainder`], `/` is true division),
 //! but cannot give a `Result`: an error becomes a panic with its text, which `jit`, `grad`, `vmap`
@@ -62,9 +62,7 @@ tensors! {
     BitAnd bitand bitwise_and BitOr bitor bitwise_or BitXor bitxor bitwise_xor
 }
 numbers! { f64: Add add add Sub sub sub Mul mul mul Div div div Rem rem remainder }
-numbers! { f32: Add add add Sub sub sub Mul mul mul Div div div Rem rem remainder }
 numbers! { i64: Add add add Sub sub sub Mul mul mul Div div div Rem rem remainder }
-numbers! { i32: Add add add Sub sub sub Mul mul mul Div div div Rem rem remainder }
 
 macro_rules! unary {
     ($($trait:ident $op:ident $method:ident)*) => {$(

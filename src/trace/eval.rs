@@ -61,15 +61,28 @@ pub fn run(prim: &dyn Primitive, operands: &[Value]) -> Result<Values> {
         }
     }
     let place = place_of(prim.name(), &arrays)?;
-    let sharded = arrays.iter().any(|a| a.aval().sharding().is_some());
+    let asked = prim.mesh();
+    let sharded = asked.is_some() || arrays.iter().any(|a| a.aval().sharding().is_some());
     if !sharded && in_place(&arrays, place) {
         return run_in_place(prim, &arrays, place, None);
     }
-    let mesh = mesh_of(prim.name(), &arrays)?.cloned();
-    let brought: Vec<Array> =
-        arrays.iter().map(|a| bring(a, place, mesh.as_ref())).collect::<Result<_>>()?;
-    let arrays: Operands<'_> = brought.iter().collect();
-    run_in_place(prim, &arrays, place, mesh.as_ref())
+    let (place, mesh, brought) = brought(prim, &arrays, place)?;
+    run_in_place(prim, &brought.iter().collect::<Operands<'_>>(), place, mesh.as_ref())
+}
+
+/// The operands where the program runs: all on one device, or all on one mesh.
+fn brought(
+    prim: &dyn Primitive,
+    arrays: &[&Array],
+    place: Place,
+) -> Result<(Place, Option<Mesh>, Vec<Array>)> {
+    let mesh = mesh_of(prim.name(), arrays, prim.mesh())?.cloned();
+    let place = match &mesh {
+        Some(mesh) => Place { device: mesh.device_ids().first().copied(), committed: true },
+        None => place,
+    };
+    let brought = arrays.iter().map(|a| bring(a, place, mesh.as_ref())).collect::<Result<_>>()?;
+    Ok((place, mesh, brought))
 }
 
 fn run_in_place(
@@ -339,9 +352,7 @@ fn buffers<'a>(
 pub fn compile_only(prim: &dyn Primitive, operands: &[Value]) -> Result<Arc<Compiled>> {
     let arrays = operands.iter().map(|v| v.array(prim.name())).collect::<Result<Operands<'_>>>()?;
     let place = place_of(prim.name(), &arrays)?;
-    let mesh = mesh_of(prim.name(), &arrays)?.cloned();
-    let brought: Vec<Array> =
-        arrays.iter().map(|a| bring(a, place, mesh.as_ref())).collect::<Result<_>>()?;
+    let (place, mesh, brought) = brought(prim, &arrays, place)?;
     let arrays: Operands<'_> = brought.iter().collect();
     let device = place.device.ok_or_else(|| no_device(prim.name()))?;
     find(prim, &arrays, device, mesh.as_ref())

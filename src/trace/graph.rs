@@ -7,6 +7,7 @@ use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
 use crate::dtype::Scalar;
 use crate::error::{Error, ErrorKind, Result};
+use crate::mesh::Mesh;
 use smallvec::SmallVec;
 use std::any::Any;
 use std::fmt;
@@ -47,6 +48,7 @@ pub struct Graph {
     eqns: Vec<Eqn>,
     outputs: Vec<Atom>,
     avals: Vec<Aval>,
+    mesh: Option<Mesh>,
     derived: Mutex<Vec<(DerivedKey, Arc<dyn Any + Send + Sync>)>>,
 }
 
@@ -65,7 +67,9 @@ impl Graph {
     /// The graph with the given parts; `avals` has one entry for each variable. Equations that no
     /// output needs are left out.
     pub fn new(inputs: Vec<Var>, eqns: Vec<Eqn>, outputs: Vec<Atom>, avals: Vec<Aval>) -> Graph {
+        let mesh = eqns.iter().find_map(|eqn| eqn.prim.mesh().cloned());
         let mut graph = Graph {
+            mesh,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             inputs,
             eqns,
@@ -99,6 +103,11 @@ impl Graph {
     /// A number that no other graph of this process has.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// The mesh that an operation names, if one does.
+    pub fn mesh(&self) -> Option<&Mesh> {
+        self.mesh.as_ref()
     }
 
     /// The variables that operands are bound to.

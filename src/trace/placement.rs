@@ -45,9 +45,13 @@ pub(super) fn place_of(op: &'static str, arrays: &[&Array]) -> Result<Place> {
     Ok(place)
 }
 
-/// The mesh that the operands are split over, if one is.
-pub(super) fn mesh_of<'a>(op: &'static str, arrays: &[&'a Array]) -> Result<Option<&'a Mesh>> {
-    let mut mesh: Option<&Mesh> = None;
+/// The mesh that the operands are split over, or that the operation asks for, if there is one.
+pub(super) fn mesh_of<'a>(
+    op: &'static str,
+    arrays: &[&'a Array],
+    asked: Option<&'a Mesh>,
+) -> Result<Option<&'a Mesh>> {
+    let mut mesh = asked;
     for array in arrays {
         let Some(sharding) = array.aval().sharding() else {
             continue;

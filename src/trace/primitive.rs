@@ -5,7 +5,7 @@ use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
 use crate::error::Result;
 use crate::hlo::Val;
-use crate::mesh::NamedSharding;
+use crate::mesh::{Mesh, NamedSharding};
 use crate::trace::lower::Lowering;
 use rustc_hash::FxHasher;
 use smallvec::SmallVec;
@@ -106,6 +106,11 @@ pub trait Primitive: PrimitiveKey + Debug + Send + Sync + 'static {
     /// For each result the sharding that it must have; empty or none leaves it to the compiler.
     fn out_shardings(&self) -> &[Option<NamedSharding>] {
         &[]
+    }
+
+    /// The mesh that the operation runs on, if it names one.
+    fn mesh(&self) -> Option<&Mesh> {
+        None
     }
 
     /// The name of a program of this primitive alone.

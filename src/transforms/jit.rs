@@ -9,7 +9,9 @@ use super::catch::catch;
 use super::tree::{Fixed, Key, Leaves, Tree, Visitor, leaves, rebuild};
 use crate::aval::{Aval, Avals};
 use crate::error::{Error, ErrorKind, Result};
+use crate::mesh::NamedSharding;
 use crate::ops::call::Call;
+use crate::ops::sharding_constraint;
 use crate::trace::cell::{Cell, Tensor};
 use crate::trace::graph::Graph;
 use crate::trace::lower;
@@ -17,7 +19,7 @@ use crate::trace::record::{Recorder, Source};
 use crate::trace::{Value, Values, bind};
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::hash::Hasher;
 use std::marker::PhantomData;
 use std::sync::{Arc, RwLock};
@@ -90,8 +92,20 @@ pub struct Jit<A, B, M, F> {
     f: F,
     name: Arc<str>,
     donated: Vec<usize>,
+    in_shardings: Vec<Option<NamedSharding>>,
+    out_shardings: OutShardings,
     entries: RwLock<FxHashMap<u64, SmallVec<[Arc<Entry<B>>; 1]>>>,
     marker: PhantomData<fn(A) -> (B, M)>,
+}
+
+/// The shardings that results must have, by element of the result's outermost tuple.
+enum OutShardings {
+    /// Left to the compiler.
+    Free,
+    /// One for all tensors of an element; none leaves them to the compiler.
+    Named(Vec<Option<NamedSharding>>),
+    /// Those of the tensors of an element of the argument, in order.
+    Like(Vec<Option<usize>>),
 }
 
 /// One signature's program.
@@ -129,6 +143,8 @@ pub fn jit<A: Tree, B: Tree, M, F: Function<A, B, M>>(f: F) -> Jit<A, B, M, F> {
         f,
         name: name.into(),
         donated: Vec::new(),
+        in_shardings: Vec::new(),
+        out_shardings: OutShardings::Free,
         entries: RwLock::default(),
         marker: PhantomData,
     }
@@ -157,6 +173,16 @@ impl Hasher for Bytes<'_> {
     }
 }
 
+/// Takes text as its bytes.
+struct Text<'b>(&'b mut SmallVec<[u8; 64]>);
+
+impl Write for Text<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
 impl<'t> Visitor<'t> for Signature<'t> {
     fn leaf(&mut self, tensor: &'t Tensor) {
         self.leaves.push(tensor);
@@ -168,6 +194,10 @@ impl<'t> Visitor<'t> for Signature<'t> {
             Key::Index(i) if self.depth == 0 => self.element = i,
             Key::Index(_) => {}
             Key::Name(name) => self.structure.extend_from_slice(name.as_bytes()),
+            Key::Entry(key) => {
+                // Writing to memory cannot fail.
+                let _ = write!(Text(&mut self.structure), "{key}");
+            }
         }
         self.depth += 1;
     }
@@ -185,6 +215,32 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
     #[must_use]
     pub fn donate(mut self, elements: impl IntoIterator<Item = usize>) -> Self {
         self.donated = elements.into_iter().collect();
+        self
+    }
+
+    /// The same function whose arguments are first moved to the given shardings: one for all tensors
+    /// of an element of the argument's tuple (or of an argument that is no tuple); none leaves them
+    /// as they are.
+    #[must_use]
+    pub fn in_shardings(mut self, s: impl IntoIterator<Item = Option<NamedSharding>>) -> Self {
+        self.in_shardings = s.into_iter().collect();
+        self
+    }
+
+    /// The same function whose results have the given shardings: one for all tensors of an element
+    /// of the result's tuple (or of a result that is no tuple); none leaves them to the compiler.
+    #[must_use]
+    pub fn out_shardings(mut self, s: impl IntoIterator<Item = Option<NamedSharding>>) -> Self {
+        self.out_shardings = OutShardings::Named(s.into_iter().collect());
+        self
+    }
+
+    /// The same function whose results are split as its arguments: `like[k]` names the element of
+    /// the argument's tuple whose tensors those of the result's element `k` follow, in order. A
+    /// training step that gives new parameters for old is compiled once by this.
+    #[must_use]
+    pub fn out_like(mut self, like: impl IntoIterator<Item = Option<usize>>) -> Self {
+        self.out_shardings = OutShardings::Like(like.into_iter().collect());
         self
     }
 
@@ -207,7 +263,7 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
     pub fn call(&self, args: impl IntoTree<A>) -> Result<B> {
         let args = args.into_tree();
         let signature = Signature::of(&args);
-        let mut operands = values(&signature)?;
+        let mut operands = self.operands(&signature)?;
         let entry = self.entry(&args, &signature, &operands)?;
         for (source, _) in &entry.hidden {
             operands.push(source_value(source)?);
@@ -232,9 +288,52 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
     pub fn lower(&self, args: impl IntoTree<A>) -> Result<Lowered> {
         let args = args.into_tree();
         let signature = Signature::of(&args);
-        let operands = values(&signature)?;
+        let operands = self.operands(&signature)?;
         let entry = self.entry(&args, &signature, &operands)?;
         Ok(Lowered { call: Arc::clone(&entry.call) })
+    }
+
+    fn operands(&self, signature: &Signature<'_>) -> Result<Values> {
+        let mut values = values(signature)?;
+        if !self.in_shardings.is_empty() {
+            for (value, &element) in values.iter_mut().zip(&signature.elements) {
+                if let Some(Some(sharding)) = self.in_shardings.get(element) {
+                    *value = sharding_constraint(value, sharding)?;
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    /// The sharding that each tensor of the result must have; none at all if all are free.
+    fn shardings_of(
+        &self,
+        out: &B,
+        signature: &Signature<'_>,
+        avals: &[Aval],
+    ) -> Result<SmallVec<[Option<NamedSharding>; 1]>> {
+        let elements = Signature::of(out).elements;
+        match &self.out_shardings {
+            OutShardings::Free => Ok(SmallVec::new()),
+            OutShardings::Named(named) => {
+                Ok(elements.iter().map(|&e| named.get(e).cloned().flatten()).collect())
+            }
+            OutShardings::Like(like) => {
+                let mut taken = vec![0; like.len()];
+                let follow = |&e: &usize| {
+                    let Some(Some(argument)) = like.get(e) else { return Ok(None) };
+                    let of = signature.elements.iter().zip(avals);
+                    let mut of = of.filter(|(a, _)| *a == argument).map(|(_, aval)| aval);
+                    taken[e] += 1;
+                    let aval = of.nth(taken[e] - 1).ok_or_else(|| {
+                        let text = format!("result {e} has more tensors than argument {argument}");
+                        Error::new(ErrorKind::Tree, "jit", text)
+                    })?;
+                    Ok(aval.sharding().cloned())
+                };
+                elements.iter().map(follow).collect()
+            }
+        }
     }
 
     fn entries(&self) -> std::sync::RwLockReadGuard<'_, Entries<B>> {
@@ -295,7 +394,13 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
         let mut donated: SmallVec<[bool; 8]> =
             signature.elements.iter().map(|e| self.donated.contains(e)).collect();
         donated.resize(graph.inputs().len(), false);
-        let call = Call { donated, ..Call::new(&self.name, graph, false) };
+        let mut out_shardings = self.shardings_of(&out, signature, &avals)?;
+        if out_shardings.iter().all(Option::is_none) {
+            out_shardings.clear();
+        } else {
+            out_shardings.resize(graph.outputs().len(), None);
+        }
+        let call = Call { donated, out_shardings, ..Call::new(&self.name, graph, false) };
         Ok(Entry {
             structure: signature.structure.clone(),
             avals,

@@ -27,12 +27,15 @@ pub trait Visitor<'t> {
 }
 
 /// One step of a path.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
+#[expect(missing_debug_implementations, reason = "a map's key need not be `Debug`")]
 pub enum Key<'k> {
     /// The place in a tuple, array or `Vec`.
     Index(usize),
-    /// The name of a field or the key of a map.
+    /// The name of a field.
     Name(&'k str),
+    /// The key of a map.
+    Entry(&'k dyn Display),
 }
 
 /// A static part of a tree: compared and printed, never traced.
@@ -112,6 +115,7 @@ pub fn paths<T: Leaves + ?Sized>(tree: &T) -> Vec<String> {
             let _ = match key {
                 Key::Index(i) => write!(self.at, "[{i}]"),
                 Key::Name(name) => write!(self.at, "{dot}{name}"),
+                Key::Entry(key) => write!(self.at, "{dot}{key}"),
             };
         }
         fn exit(&mut self) {
@@ -141,6 +145,7 @@ pub fn structure<T: Leaves + ?Sized>(tree: &T) -> String {
             let _ = match key {
                 Key::Index(i) => write!(self.0, "{i}("),
                 Key::Name(name) => write!(self.0, "{name}("),
+                Key::Entry(key) => write!(self.0, "{key}("),
             };
         }
         fn exit(&mut self) {
@@ -286,7 +291,7 @@ fn visit_map<'t, K: Display, T: Leaves + 't>(
 ) {
     visitor.fixed(&entries.len());
     for (key, item) in entries {
-        visitor.enter(Key::Name(&key.to_string()));
+        visitor.enter(Key::Entry(&key));
         item.visit(visitor);
         visitor.exit();
     }

@@ -7,6 +7,7 @@ mod checkpoint;
 mod derive;
 mod errors;
 mod laws;
+mod mesh;
 mod ops_a;
 mod optim;
 mod pjrt;

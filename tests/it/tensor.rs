@@ -75,7 +75,7 @@ fn operators_take_tensors_and_numbers_on_both_sides() {
         ("integer left", 8i64 / &x, [8.0, -4.0, 2.0]),
         ("remainder", &x % &f32s(&[3.0, 3.0, -3.0]), [1.0, 1.0, -2.0]),
         ("neg", -&x, [-1.0, 2.0, -4.0]),
-        ("chain", (2.0f32 * &x + 1i32) / 2.0, [1.5, -1.5, 4.5]),
+        ("chain", (2.0 * &x + 1) / 2.0, [1.5, -1.5, 4.5]),
     ];
     for (name, out, expected) in rows {
         assert_eq!(out.to_vec::<f32>().unwrap(), expected, "{name}");
