@@ -33,6 +33,7 @@
 
 mod binary;
 mod compare;
+mod conv;
 mod convert;
 mod create;
 mod cumulative;
@@ -41,10 +42,13 @@ mod elementwise;
 pub mod engine;
 mod index;
 mod reduce;
+mod rng;
 mod scatter;
 mod shape;
+mod sharding;
 mod slice;
 mod sort;
+mod window;
 
 pub use engine::case::{Case, Operand, arg, edges, exact, vals};
 
@@ -52,6 +56,7 @@ pub use engine::case::{Case, Operand, arg, edges, exact, vals};
 pub const FAMILIES: &[(&str, fn(&mut Vec<Case>))] = &[
     ("binary", binary::rows),
     ("compare", compare::rows),
+    ("conv", conv::rows),
     ("convert", convert::rows),
     ("create", create::rows),
     ("cumulative", cumulative::rows),
@@ -59,8 +64,11 @@ pub const FAMILIES: &[(&str, fn(&mut Vec<Case>))] = &[
     ("elementwise", elementwise::rows),
     ("index", index::rows),
     ("reduce", reduce::rows),
+    ("rng", rng::rows),
     ("scatter", scatter::rows),
     ("shape", shape::rows),
+    ("sharding", sharding::rows),
     ("slice", slice::rows),
     ("sort", sort::rows),
+    ("window", window::rows),
 ];

@@ -181,4 +181,4 @@ fn every_differentiable_primitive_is_differentiated() {
 
 /// What has no derivative rule by design.
 const NOT_DIFFERENTIABLE: &[&str] =
-    &["digamma", "next_after", "scatter_max", "scatter_min", "scatter_mul"];
+    &["digamma", "next_after", "reduce_window_prod", "scatter_max", "scatter_min", "scatter_mul"];
