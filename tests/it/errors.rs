@@ -151,17 +151,17 @@ const TRANSFORMS: &[Row] = &[
             x.item::<f32>()?;
             Ok(x.clone())
         })
-        .call(&t([])))
+        .call(t([])))
     }),
-    ("jit: what the function says", || err(jit(|x: &Tensor| x.reshape([7])).call(&t([2])))),
-    ("jit: an operator's panic", || err(jit(|x: &Tensor| Ok(x + &t([3]))).call(&t([2])))),
+    ("jit: what the function says", || err(jit(|x: &Tensor| x.reshape([7])).call(t([2])))),
+    ("jit: an operator's panic", || err(jit(|x: &Tensor| Ok(x + &t([3]))).call(t([2])))),
     ("jit: escaped tracer", || {
         let leak = Mutex::new(None);
         jit(|x: &Tensor| {
             *leak.lock().unwrap() = Some(x.clone());
             x.sin()
         })
-        .call(&t([2]))?;
+        .call(t([2]))?;
         let leaked = leak.lock().unwrap().take().unwrap();
         err(leaked.sin())
     }),
@@ -239,7 +239,7 @@ fn without(dir: &std::path::Path) -> impl FnOnce(Error) -> Error {
 fn without_notes(error: Error) -> Error {
     assert!(!error.notes().is_empty(), "{error}");
     let bare = Error::new(error.kind().clone(), error.op().to_string(), error.text());
-    helped(bare, &error, |help| help.to_string())
+    helped(bare, &error, str::to_string)
 }
 
 fn replaced(error: &Error, from: &str, to: &str) -> Error {

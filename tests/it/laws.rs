@@ -3,6 +3,8 @@
 //! A program is a list of steps over a pool of values of f64[3,4]; each step's domain is kept safe by
 //! what goes before it (`log` of `1 + x * x`, a quotient by `2 + tanh`), so every program is smooth.
 
+#![expect(clippy::print_stdout, reason = "every failing program is printed")]
+
 use crate::cases::engine::case::{mix, place, read, uniform};
 use crate::cases::engine::compare;
 use crate::cases::engine::derivative::{difference, pairing};
@@ -181,7 +183,7 @@ fn law(name: &str, check: impl Fn(&Program, [HostArray; 2]) -> Result<Result<(),
 
 /// Whether the arrays are equal within `tol`.
 fn same(got: &[HostArray], want: &[HostArray], tol: f64) -> Result<(), String> {
-    assert_eq!(got.len(), want.len());
+    assert_eq!(got.len(), want.len(), "number of results");
     got.iter().zip(want).try_for_each(|(g, w)| compare::one(g, w, tol))
 }
 

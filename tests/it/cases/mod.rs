@@ -29,6 +29,7 @@
 //! | `golden::stablehlo` | the text of each row |
 //! | `complete::…` | every primitive has a row |
 
+#![expect(clippy::print_stdout, reason = "every failing row is printed")]
 #![expect(unreachable_pub, reason = "the binary is one crate, `pub` reads as in the library")]
 
 mod binary;
@@ -52,8 +53,11 @@ mod window;
 
 pub use engine::case::{Case, Operand, arg, edges, exact, vals};
 
-/// The families: the file's name and what pushes its rows.
-pub const FAMILIES: &[(&str, fn(&mut Vec<Case>))] = &[
+/// A family: the file's name and what pushes its rows.
+pub type Family = (&'static str, fn(&mut Vec<Case>));
+
+/// All families.
+pub const FAMILIES: &[Family] = &[
     ("binary", binary::rows),
     ("compare", compare::rows),
     ("conv", conv::rows),

@@ -59,7 +59,7 @@ fn placements(shapes: &[Shape], subset: usize) -> BTreeSet<Vec<Option<usize>>> {
         choose(&|_, rank| rank),
         choose(&|i, rank| if i % 2 == 0 { rank } else { 0 }),
     ]);
-    if subset.count_ones() == 1 {
+    if subset.is_power_of_two() {
         let ranks = shapes.iter().map(Shape::rank).max().unwrap_or(0);
         all.extend((1..ranks).map(|axis| choose(&|_, rank| axis.min(rank))));
     }

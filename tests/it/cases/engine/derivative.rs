@@ -54,9 +54,10 @@ pub fn pairing(xs: &[HostArray], ys: &[HostArray]) -> f64 {
     for (x, y) in xs.iter().zip(ys) {
         let (a, b) = (parts(x), parts(y));
         let products = a.iter().zip(&b).map(|(a, b)| a * b);
-        sum += match x.dtype().is_complex() {
-            true => products.enumerate().map(|(i, p)| if i % 2 == 0 { p } else { -p }).sum::<f64>(),
-            false => products.sum(),
+        sum += if x.dtype().is_complex() {
+            products.enumerate().map(|(i, p)| if i % 2 == 0 { p } else { -p }).sum::<f64>()
+        } else {
+            products.sum()
         };
     }
     sum

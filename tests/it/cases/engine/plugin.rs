@@ -9,10 +9,9 @@ use oxbridge::{Client, ClientOptions, Device, Result, Scalar, Shape, Tensor, Val
 
 fn device(name: &str, install: &str) -> Device {
     let options = ClientOptions { plugin: Some(name.into()), ..ClientOptions::default() };
-    let client = Client::open(&options).unwrap_or_else(|error| {
-        panic!("no PJRT plugin `{name}`: run `oxbridge plugin install {install}`\n{error}")
-    });
-    client.device(0).unwrap()
+    let client = Client::open(&options);
+    let help = format!("no PJRT plugin `{name}`: run `oxbridge plugin install {install}`");
+    client.expect(&help).device(0).unwrap()
 }
 
 fn run(device: &Device, case: &Case, data: &[HostArray]) -> Result<Vec<HostArray>> {
