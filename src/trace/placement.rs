@@ -61,11 +61,16 @@ pub(super) fn mesh_of<'a>(
             _ => mesh = Some(sharding.mesh()),
         }
     }
-    if mesh.is_some() && arrays.iter().any(|a| a.aval().sharding().is_none() && a.place().committed)
-    {
+    let Some(mesh) = mesh else { return Ok(None) };
+    // A committed array fits a mesh of its own device alone.
+    let elsewhere = |a: &Array| {
+        let place = a.place();
+        place.committed && !mesh.device_ids().iter().all(|&id| place.device == Some(id))
+    };
+    if arrays.iter().any(|a| a.aval().sharding().is_none() && elsewhere(a)) {
         return Err(device_mismatch(op, arrays));
     }
-    Ok(mesh)
+    Ok(Some(mesh))
 }
 
 #[cold]

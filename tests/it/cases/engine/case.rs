@@ -3,7 +3,9 @@
 use num_complex::Complex;
 use oxbridge::array::Array;
 use oxbridge::backend::host::{HostArray, convert::convert};
+use oxbridge::mesh::DeviceId;
 use oxbridge::{Client, DType, Device, Result, Scalar, Shape, Value};
+use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
 /// The call of a row.
@@ -250,6 +252,23 @@ pub fn mix(mut z: u64) -> u64 {
 pub fn host_device() -> &'static Device {
     static HOST: OnceLock<Device> = OnceLock::new();
     HOST.get_or_init(|| Client::host(1).device(0).unwrap())
+}
+
+thread_local! {
+    static AT: RefCell<Option<DeviceId>> = const { RefCell::new(None) };
+}
+
+/// The device that the rows' operands are on, for rows that have to name it.
+pub fn device_id() -> DeviceId {
+    AT.with_borrow(|at| at.unwrap_or_else(|| host_device().id()))
+}
+
+/// Runs `f` with operands on `device`.
+pub fn with_device<T>(device: &Device, f: impl FnOnce() -> T) -> T {
+    AT.set(Some(device.id()));
+    let out = f();
+    AT.set(None);
+    out
 }
 
 /// An array on the host device.

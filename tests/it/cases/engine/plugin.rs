@@ -1,6 +1,6 @@
 //! Host = PJRT: each row on each of the CPU plugins that the tests know, by the public client.
 
-use super::case::Case;
+use super::case::{Case, with_device};
 use super::run::{function, say, tensors};
 use super::{compare, each};
 use oxbridge::array::Array;
@@ -37,7 +37,7 @@ fn host_is(name: &str, install: &str) {
     each(name, |case| {
         let data = case.data(0);
         let want = case.run(&data).map_err(say)?;
-        let got = run(&device, case, &data).map_err(say)?;
+        let got = with_device(&device, || run(&device, case, &data)).map_err(say)?;
         let differs = compare::all(&got, &want, case.tol);
         match KNOWN.contains(&(name, case.id().as_str())) {
             false => differs.map(|()| true),
