@@ -9,6 +9,7 @@ mod errors;
 mod laws;
 mod mesh;
 mod ops_a;
+mod nn;
 mod optim;
 mod pjrt;
 mod primitives;
