@@ -2,7 +2,8 @@
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
-# `make PROFILE=--release setup` builds the command line with optimisation.
+# `make ARGS='--steps 100 --mesh 1x1' demo` passes flags on to the example.
+ARGS ?=
 PROFILE ?=
 OXBRIDGE := cargo run --quiet $(PROFILE) --bin oxbridge --
 
@@ -38,9 +39,9 @@ setup: tools
 setup-test: setup
 	$(OXBRIDGE) plugin install all-cpu
 
-demo: PROFILE := --release
+demo: PROFILE := --profile demo
 demo: setup
-	cargo run --release --example train_gpt
+	cargo run --profile demo --example train_gpt -- $(ARGS)
 
 # The tests come last, so that their summary ends the output.
 test: setup-test lint docs examples

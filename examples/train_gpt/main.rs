@@ -148,13 +148,10 @@ fn start(options: &Options, config: &Config, mesh: &Mesh) -> anyhow::Result<(Sta
         .with_context(|| format!("making {}", options.out.display()))?;
     let model = model::shard(&Gpt::new(config, &mut Init::seed(options.seed))?, mesh)?;
     let betas = (0.9, 0.99);
-    let opt = AdamW::new(&model, AdamWOptions { lr: options.lr, betas, ..Default::default() })?;
-    let opt = AdamW {
-        step: opt.step.shard(mesh, spec![])?,
-        exp_avg: model::shard(&opt.exp_avg, mesh)?,
-        exp_avg_sq: model::shard(&opt.exp_avg_sq, mesh)?,
-        ..opt
-    };
+    let mut opt = AdamW::new(&model, AdamWOptions { lr: options.lr, betas, ..Default::default() })?;
+    opt.step = opt.step.shard(mesh, spec![])?;
+    opt.exp_avg = model::shard(&opt.exp_avg, mesh)?;
+    opt.exp_avg_sq = model::shard(&opt.exp_avg_sq, mesh)?;
     let state = State { model, opt };
     if !options.resume {
         return Ok((state, 0));
@@ -257,7 +254,7 @@ fn write_text(
         let logits = model.forward(ids, &Dropout::new(None, 0.0))?;
         let row = logits.select(0, 0)?.index_select(0, at)?.reshape([-1])?;
         // The largest of logits plus Gumbel noise is a draw from their softmax.
-        let noise = key.fold_in(0)?.uniform(row.shape(), 1e-6, 1.0, DType::F32)?;
+        let noise = key.fold_in(0)?.uniform(row.shape(), DType::F32, 1e-6, 1.0)?;
         (row / 0.8 - noise.log()?.neg()?.log()?).argmax(Some(0), false)
     })
     .named("next_character");
