@@ -56,27 +56,27 @@ impl<A: Tree, B: Tree, F: Fn(A) -> Result<B>> Function<A, B, ByValue> for F {
 /// What may be passed where a tree is wanted: the tree, a reference to it, or a tuple of references
 /// for a tuple.
 pub trait IntoTree<A> {
-    /// The tree.
-    fn into_tree(self) -> A;
+    /// Runs `f` on the tree. Only a tuple of references has to be copied for it.
+    fn with_tree<R>(self, f: impl FnOnce(&A) -> R) -> R;
 }
 
 impl<A> IntoTree<A> for A {
-    fn into_tree(self) -> A {
-        self
+    fn with_tree<R>(self, f: impl FnOnce(&A) -> R) -> R {
+        f(&self)
     }
 }
 
-impl<A: Clone> IntoTree<A> for &A {
-    fn into_tree(self) -> A {
-        self.clone()
+impl<A> IntoTree<A> for &A {
+    fn with_tree<R>(self, f: impl FnOnce(&A) -> R) -> R {
+        f(self)
     }
 }
 
 macro_rules! tuples_of_references {
     ($(($($T:ident $i:tt),+))*) => {$(
         impl<$($T: Clone),+> IntoTree<($($T,)+)> for ($(&$T,)+) {
-            fn into_tree(self) -> ($($T,)+) {
-                ($(self.$i.clone(),)+)
+            fn with_tree<R>(self, f: impl FnOnce(&($($T,)+)) -> R) -> R {
+                f(&($(self.$i.clone(),)+))
             }
         }
     )*};
@@ -261,10 +261,13 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
     /// # Errors
     /// What the function says while it is traced; what the compiler or the device says.
     pub fn call(&self, args: impl IntoTree<A>) -> Result<B> {
-        let args = args.into_tree();
-        let signature = Signature::of(&args);
+        args.with_tree(|args| self.run(args))
+    }
+
+    fn run(&self, args: &A) -> Result<B> {
+        let signature = Signature::of(args);
         let mut operands = self.operands(&signature)?;
-        let entry = self.entry(&args, &signature, &operands)?;
+        let entry = self.entry(args, &signature, &operands)?;
         for (source, _) in &entry.hidden {
             operands.push(source_value(source)?);
         }
@@ -286,11 +289,12 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
     /// # Errors
     /// What the function says while it is traced.
     pub fn lower(&self, args: impl IntoTree<A>) -> Result<Lowered> {
-        let args = args.into_tree();
-        let signature = Signature::of(&args);
-        let operands = self.operands(&signature)?;
-        let entry = self.entry(&args, &signature, &operands)?;
-        Ok(Lowered { call: Arc::clone(&entry.call) })
+        args.with_tree(|args| {
+            let signature = Signature::of(args);
+            let operands = self.operands(&signature)?;
+            let entry = self.entry(args, &signature, &operands)?;
+            Ok(Lowered { call: Arc::clone(&entry.call) })
+        })
     }
 
     fn operands(&self, signature: &Signature<'_>) -> Result<Values> {

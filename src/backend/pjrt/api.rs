@@ -405,6 +405,7 @@ pub(super) fn named_value(name: &str, value: &OptionValue) -> PJRT_NamedValue {
 /// Opens the library and takes its table. The library is never closed: plugins leave threads and
 /// handlers behind that must not lose their code.
 fn open(path: &Path) -> Result<*const PJRT_Api> {
+    keep_quiet();
     // SAFETY: a plugin's initialisers run; that is what loading a plugin means.
     let library = unsafe { libloading::Library::new(path) };
     let library = library.map_err(|e| unusable(path, &e.to_string()))?;
@@ -417,6 +418,17 @@ fn open(path: &Path) -> Result<*const PJRT_Api> {
     std::mem::forget(library);
     // SAFETY: the function takes nothing and may be called at any time.
     Ok(unsafe { get_api() })
+}
+
+/// Asks XLA's log for warnings and errors alone, unless the user has asked for something: plugins
+/// write a line for every program otherwise.
+fn keep_quiet() {
+    const LEVEL: &str = "TF_CPP_MIN_LOG_LEVEL";
+    if std::env::var_os(LEVEL).is_none() {
+        // SAFETY: Rust's own readers are locked out by the standard library, and the one C reader
+        // of this variable is in a library that is not loaded yet.
+        unsafe { std::env::set_var(LEVEL, "1") };
+    }
 }
 
 #[cold]
