@@ -70,6 +70,9 @@ struct Options {
     /// The text to learn.
     #[arg(long, default_value = "data/pentateuch-kjv.txt")]
     text: PathBuf,
+    /// Stop after this step, to be resumed later.
+    #[arg(long)]
+    stop_at: Option<usize>,
     /// Go on from the checkpoint in `--out`.
     #[arg(long)]
     resume: bool,
@@ -203,7 +206,8 @@ fn train(
     )?);
     let started = Instant::now();
     let mut last = f64::NAN;
-    for at in first..options.steps {
+    let end = options.stop_at.map_or(options.steps, |stop| stop.min(options.steps));
+    for at in first..end {
         let batch = text.batch(options.seed, at, options.batch, options.context)?;
         let batch = Batch {
             ids: batch.ids.shard(mesh, spec!["data"])?,
@@ -215,7 +219,7 @@ fn train(
         *state = State { model, opt };
         let done = at + 1;
         // Reading a loss waits for the step, so not every one is read.
-        if done % 10 == 0 || done == options.steps {
+        if done % 10 == 0 || done == end {
             let loss = f64::from(loss.item::<f32>()?);
             anyhow::ensure!(loss.is_finite(), "the loss is {loss} at step {done}");
             let tokens = (done - first) * options.batch * options.context;
@@ -224,7 +228,7 @@ fn train(
             curves.train.push((done as f64, loss));
         }
         bar.inc(1);
-        if done % options.every == 0 || done == options.steps {
+        if done % options.every == 0 || done == end {
             let mut sum = 0.0;
             for (ids, targets) in &validation {
                 let args = (state.model.clone(), ids.clone(), targets.clone());

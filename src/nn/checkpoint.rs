@@ -80,7 +80,11 @@ fn encode(arrays: &IndexMap<String, HostArray>, metadata: &Metadata) -> Result<V
 
 /// Puts `bytes` at `path` by way of a file beside it.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let failed = |e| Error::io("save", format!("{} cannot be written", path.display()), e);
+    // The kind alone: the temporary file's name helps nobody.
+    let failed = |e: std::io::Error| {
+        let plain = std::io::Error::from(e.kind());
+        Error::io("save", format!("{} cannot be written", path.display()), plain)
+    };
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]

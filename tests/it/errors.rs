@@ -6,7 +6,7 @@
 
 use crate::cases::engine::golden;
 use oxbridge::backend::pjrt::cache::{DiskCache, Key, KeyParts, stats};
-use oxbridge::nn::checkpoint::Checkpoint;
+use oxbridge::nn::checkpoint::{Checkpoint, Metadata, save};
 use oxbridge::prelude::*;
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -186,6 +186,11 @@ const TRANSFORMS: &[Row] = &[
         let digamma = |x: &Tensor| Tensor::from_value(oxbridge::ops::digamma(&x.value()?)?).sum();
         err(grad(digamma)(&Tensor::ones([2], DType::F32)?))
     }),
+    ("donated by a call", || {
+        let x = Tensor::from_slice(&[1f32, 2.0], [2])?;
+        jit(|x: &Tensor| x.sin()).donate([0]).call(&x)?;
+        err(x.add(&x))
+    }),
     ("donated", || {
         let device = Client::host(1).device(0)?;
         let x = t([2]).to_device(&device)?;
@@ -202,6 +207,33 @@ const FILES: &[Row] = &[
     ("checkpoint: empty file", || checkpoint(b"")),
     ("checkpoint: no header", || checkpoint(b"this is no checkpoint at all")),
     ("checkpoint: header cut off", || checkpoint(&[200, 0, 0, 0, 0, 0, 0, 0, b'{'])),
+    ("checkpoint: other shape", || restored(&t([2]), &t([3]))),
+    ("checkpoint: other dtype", || restored(&t([2]), &of(DType::I64, [2]))),
+    ("checkpoint: other names", || {
+        let named = |name: &str| std::collections::BTreeMap::from([(name.to_string(), t([2]))]);
+        restored(&named("weight"), &named("bias"))
+    }),
+    ("checkpoint: folder that is not there", || {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("none").join("model.safetensors");
+        save(&t([2]), path, &Metadata::new()).map_err(without(dir.path()))
+    }),
+    ("plugin: library that is none", || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let names = maps.lines().filter_map(|line| line.split_whitespace().last());
+        let other = names.filter(|name| name.contains("libgcc_s.so")).last().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("plugin.so");
+        std::fs::copy(other, &path).unwrap();
+        open_plugin(path.to_str().unwrap()).map_err(without(dir.path()))
+    }),
+    ("out of memory", || {
+        // Both by the plugin's own word: the program would need 40 TB.
+        let device = Client::cpu(1)?.device(0)?;
+        let x = Tensor::zeros([1], DType::F32)?.to_device(&device)?;
+        let huge = x.expand([1_000_000, 10_000_000])?.copy()?;
+        err(huge.value()?.array("test")?.block())
+    }),
     ("plugin: no such name", || open_plugin("no-such-plugin").map_err(without_notes)),
     ("plugin: no shared library", || {
         let dir = tempfile::tempdir().unwrap();
@@ -222,6 +254,14 @@ fn checkpoint(bytes: &[u8]) -> Result<()> {
     let path = dir.path().join("bad.safetensors");
     std::fs::write(&path, bytes).unwrap();
     err(Checkpoint::open(&path).map_err(without(dir.path())))
+}
+
+/// What restoring one tree's checkpoint as another says.
+fn restored(saved: &impl Tree, like: &impl Tree) -> Result<()> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    save(saved, &path, &Metadata::new())?;
+    err(Checkpoint::open(&path)?.restore(like))
 }
 
 fn open_plugin(name: &str) -> Result<()> {
