@@ -6,12 +6,12 @@ use std::path::Path;
 
 /// The losses of training and validation, by step.
 #[derive(Default)]
-pub struct Curves {
-    pub train: Vec<(f64, f64)>,
-    pub validation: Vec<(f64, f64)>,
+pub(crate) struct Curves {
+    pub(crate) train: Vec<(f64, f64)>,
+    pub(crate) validation: Vec<(f64, f64)>,
 }
 
-pub fn write(path: &Path, curves: &Curves) -> anyhow::Result<()> {
+pub(crate) fn write(path: &Path, curves: &Curves) -> anyhow::Result<()> {
     let font = epaint_default_fonts::HACK_REGULAR;
     register_font("sans-serif", FontStyle::Normal, font)
         .map_err(|_| anyhow::anyhow!("the chart's font cannot be read"))?;

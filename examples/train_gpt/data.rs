@@ -6,21 +6,21 @@ use oxbridge::tensor::random::Key;
 use std::path::Path;
 
 /// A text of one byte a character, split into a part to train on and a part to test on.
-pub struct Text {
-    pub characters: Vec<u8>,
+pub(crate) struct Text {
+    pub(crate) characters: Vec<u8>,
     train: Vec<i64>,
     validation: Vec<i64>,
 }
 
 /// What one training step takes.
 #[derive(Debug, Tree)]
-pub struct Batch {
+pub(crate) struct Batch {
     /// `[batch, time]`.
-    pub ids: Tensor,
+    pub(crate) ids: Tensor,
     /// The characters after those.
-    pub targets: Tensor,
+    pub(crate) targets: Tensor,
     /// For dropout.
-    pub key: Key,
+    pub(crate) key: Key,
 }
 
 /// Pseudo-random numbers of a seed and a step, so that a step's batch is the same after a resume.
@@ -38,7 +38,7 @@ impl Draws {
 }
 
 impl Text {
-    pub fn load(path: &Path, context: usize) -> anyhow::Result<Text> {
+    pub(crate) fn load(path: &Path, context: usize) -> anyhow::Result<Text> {
         let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
         let mut characters: Vec<u8> = bytes.clone();
         characters.sort_unstable();
@@ -54,18 +54,24 @@ impl Text {
         Ok(Text { characters, train, validation })
     }
 
-    pub fn encode(&self, text: &str) -> Vec<i64> {
+    pub(crate) fn encode(&self, text: &str) -> Vec<i64> {
         let known = text.bytes().filter_map(|b| self.characters.binary_search(&b).ok());
         known.map(|i| i as i64).collect()
     }
 
-    pub fn decode(&self, ids: &[i64]) -> String {
+    pub(crate) fn decode(&self, ids: &[i64]) -> String {
         let known = ids.iter().filter_map(|&i| self.characters.get(i as usize));
         known.map(|&b| b as char).collect()
     }
 
     /// The batch of a training step.
-    pub fn batch(&self, seed: u64, step: usize, size: usize, context: usize) -> Result<Batch> {
+    pub(crate) fn batch(
+        &self,
+        seed: u64,
+        step: usize,
+        size: usize,
+        context: usize,
+    ) -> Result<Batch> {
         let mut draws = Draws(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ (step as u64) << 20);
         let starts: Vec<usize> =
             (0..size).map(|_| draws.next(self.train.len() - context - 1)).collect();
@@ -74,7 +80,7 @@ impl Text {
     }
 
     /// Batches that cover the test part evenly, always the same.
-    pub fn validation(
+    pub(crate) fn validation(
         &self,
         count: usize,
         size: usize,

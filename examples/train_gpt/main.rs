@@ -247,12 +247,7 @@ fn train(
 }
 
 /// Text that the model writes, a character at a time.
-fn write_text(
-    options: &Options,
-    mesh: &Mesh,
-    text: &Text,
-    model: &Gpt,
-) -> anyhow::Result<String> {
+fn write_text(options: &Options, mesh: &Mesh, text: &Text, model: &Gpt) -> anyhow::Result<String> {
     let context = options.context;
     let next = jit(|(model, ids, at, key): &(Gpt, Tensor, Tensor, Key)| {
         let logits = model.forward(ids, &Dropout::new(None, 0.0))?;

@@ -8,47 +8,47 @@ use oxbridge::tensor::unary::Approximate;
 
 /// Sizes of a model.
 #[derive(Clone, Copy, Debug)]
-pub struct Config {
-    pub vocabulary: usize,
-    pub context: usize,
-    pub layers: usize,
-    pub heads: usize,
-    pub width: usize,
-    pub dropout: f64,
+pub(crate) struct Config {
+    pub(crate) vocabulary: usize,
+    pub(crate) context: usize,
+    pub(crate) layers: usize,
+    pub(crate) heads: usize,
+    pub(crate) width: usize,
+    pub(crate) dropout: f64,
 }
 
 /// The model. Names and layouts are torch's.
 #[derive(Clone, Debug, Module)]
-pub struct Gpt {
-    pub tokens: Tensor,
-    pub positions: Tensor,
-    pub layers: Vec<Block>,
-    pub norm: LayerNorm,
-    pub head: Linear,
+pub(crate) struct Gpt {
+    pub(crate) tokens: Tensor,
+    pub(crate) positions: Tensor,
+    pub(crate) layers: Vec<Block>,
+    pub(crate) norm: LayerNorm,
+    pub(crate) head: Linear,
 }
 
 /// One block: attention, then an MLP, each on a normed copy and added back.
 #[derive(Clone, Debug, Module)]
-pub struct Block {
-    pub norm1: LayerNorm,
-    pub qkv: Linear,
-    pub proj: Linear,
-    pub norm2: LayerNorm,
-    pub fc1: Linear,
-    pub fc2: Linear,
+pub(crate) struct Block {
+    pub(crate) norm1: LayerNorm,
+    pub(crate) qkv: Linear,
+    pub(crate) proj: Linear,
+    pub(crate) norm2: LayerNorm,
+    pub(crate) fc1: Linear,
+    pub(crate) fc2: Linear,
     #[tree(static)]
     heads: usize,
 }
 
 /// Draws dropout masks, each from a key of its own; none in evaluation.
-pub struct Dropout<'k> {
+pub(crate) struct Dropout<'k> {
     key: Option<&'k Key>,
     rate: f64,
     draws: std::cell::Cell<u32>,
 }
 
 impl<'k> Dropout<'k> {
-    pub fn new(key: Option<&'k Key>, rate: f64) -> Dropout<'k> {
+    pub(crate) fn new(key: Option<&'k Key>, rate: f64) -> Dropout<'k> {
         Dropout { key: key.filter(|_| rate > 0.0), rate, draws: std::cell::Cell::new(0) }
     }
 
@@ -62,7 +62,7 @@ impl<'k> Dropout<'k> {
 }
 
 impl Gpt {
-    pub fn new(config: &Config, init: &mut Init) -> Result<Gpt> {
+    pub(crate) fn new(config: &Config, init: &mut Init) -> Result<Gpt> {
         let width = config.width;
         Ok(Gpt {
             tokens: init.normal([config.vocabulary, width], 0.0, 0.02)?,
@@ -74,7 +74,7 @@ impl Gpt {
     }
 
     /// Logits `[batch, time, vocabulary]` for characters `[batch, time]`.
-    pub fn forward(&self, ids: &Tensor, dropout: &Dropout<'_>) -> Result<Tensor> {
+    pub(crate) fn forward(&self, ids: &Tensor, dropout: &Dropout<'_>) -> Result<Tensor> {
         let time = ids.size(-1)?;
         let x = ids.embedding(&self.tokens)?;
         let x = dropout.apply(&(x + self.positions.narrow(0, 0, time)?))?;
@@ -83,7 +83,12 @@ impl Gpt {
     }
 
     /// The mean cross entropy of the next characters, in nats.
-    pub fn loss(&self, ids: &Tensor, targets: &Tensor, dropout: &Dropout<'_>) -> Result<Tensor> {
+    pub(crate) fn loss(
+        &self,
+        ids: &Tensor,
+        targets: &Tensor,
+        dropout: &Dropout<'_>,
+    ) -> Result<Tensor> {
         let logits = self.forward(ids, dropout)?;
         let vocabulary = logits.size(-1)? as i64;
         logits.reshape([-1, vocabulary])?.cross_entropy(&targets.reshape([-1])?, Default::default())
@@ -126,7 +131,7 @@ impl Block {
 
 /// How the parameter of a name is split over a mesh with the axes `data` and `model`: the wide side
 /// of each product over `model`, everything else whole.
-pub fn spec_of(name: &str) -> PartitionSpec {
+pub(crate) fn spec_of(name: &str) -> PartitionSpec {
     match name.rsplit_once("layers.").map_or(name, |(_, rest)| rest) {
         n if n.ends_with("qkv.weight") || n.ends_with("fc1.weight") => spec!["model", None],
         n if n.ends_with("qkv.bias") || n.ends_with("fc1.bias") => spec!["model"],
@@ -136,7 +141,7 @@ pub fn spec_of(name: &str) -> PartitionSpec {
 }
 
 /// A tree of the model's structure (the model, or a running mean of it) over a mesh.
-pub fn shard<T: Module>(tree: &T, mesh: &Mesh) -> Result<T> {
+pub(crate) fn shard<T: Module>(tree: &T, mesh: &Mesh) -> Result<T> {
     let names: Vec<String> = tree.named_parameters().into_iter().map(|(name, _)| name).collect();
     let mut names = names.iter();
     tree.map(&mut |tensor| {
