@@ -4,6 +4,8 @@
 //! `eager_add: 2.1 us (1.24 x raw)`. The last line tells what the disk cache did; in a second run
 //! of this program nothing is compiled.
 
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
 use oxbridge::Value;
 use oxbridge::backend::{Buffer, Executable, pjrt};
 use oxbridge::ops;

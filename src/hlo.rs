@@ -218,8 +218,9 @@ pub fn scalar(value: Scalar) -> String {
 fn float(value: Scalar) -> String {
     let v = value.to_f64();
     if !v.is_finite() {
-        let digits = value.bytes().iter().rev().fold(String::new(), |s, b| s + &format!("{b:02X}"));
-        return format!("0x{digits}");
+        let bits =
+            value.bytes().iter().rev().fold(0u64, |bits, &byte| (bits << 8) | u64::from(byte));
+        return format!("0x{bits:0digits$X}", digits = 2 * value.dtype().size());
     }
     // The shortest text that reads back as the same number; MLIR wants a point before the `e`.
     let text =

@@ -8,6 +8,8 @@
 //! A step is one compiled program: loss, gradient, clipping, AdamW, with parameters and optimiser
 //! state donated. `--resume` goes on from the last checkpoint, exactly as if it had not stopped.
 
+#![expect(clippy::print_stdout, reason = "the program talks to its user")]
+
 mod chart;
 mod data;
 mod model;
@@ -132,7 +134,9 @@ fn open_mesh(options: &Options) -> anyhow::Result<Mesh> {
     })?;
     let devices = client.devices();
     anyhow::ensure!(
-        devices.len() >= data * model && options.batch % data == 0 && options.heads % model == 0,
+        devices.len() >= data * model
+            && options.batch.is_multiple_of(data)
+            && options.heads.is_multiple_of(model),
         "a mesh of {data}x{model} needs as many devices ({} are there), a batch that divides by \
          {data} and heads that divide by {model}",
         devices.len()

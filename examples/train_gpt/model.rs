@@ -2,6 +2,7 @@
 
 use oxbridge::nn::{Init, LayerNorm, Linear};
 use oxbridge::prelude::*;
+use oxbridge::tensor::loss::CrossEntropy;
 use oxbridge::tensor::normalise::Attention;
 use oxbridge::tensor::random::Key;
 use oxbridge::tensor::unary::Approximate;
@@ -91,7 +92,9 @@ impl Gpt {
     ) -> Result<Tensor> {
         let logits = self.forward(ids, dropout)?;
         let vocabulary = logits.size(-1)? as i64;
-        logits.reshape([-1, vocabulary])?.cross_entropy(&targets.reshape([-1])?, Default::default())
+        logits
+            .reshape([-1, vocabulary])?
+            .cross_entropy(&targets.reshape([-1])?, CrossEntropy::default())
     }
 }
 

@@ -202,31 +202,41 @@ impl<M: Module> Module for Box<M> {
 
 impl<M: Module> Module for Vec<M> {
     fn train(&mut self, mode: bool) {
-        self.iter_mut().for_each(|m| m.train(mode));
+        for module in self.iter_mut() {
+            module.train(mode);
+        }
     }
 }
 
 impl<M: Module, const N: usize> Module for [M; N] {
     fn train(&mut self, mode: bool) {
-        self.iter_mut().for_each(|m| m.train(mode));
+        for module in self.iter_mut() {
+            module.train(mode);
+        }
     }
 }
 
 impl<M: Module> Module for Option<M> {
     fn train(&mut self, mode: bool) {
-        self.iter_mut().for_each(|m| m.train(mode));
+        for module in self.iter_mut() {
+            module.train(mode);
+        }
     }
 }
 
 impl<K: Display + Ord + Clone, M: Module> Module for BTreeMap<K, M> {
     fn train(&mut self, mode: bool) {
-        self.values_mut().for_each(|m| m.train(mode));
+        for module in self.values_mut() {
+            module.train(mode);
+        }
     }
 }
 
 impl<K: Display + Hash + Eq + Clone, M: Module> Module for IndexMap<K, M> {
     fn train(&mut self, mode: bool) {
-        self.values_mut().for_each(|m| m.train(mode));
+        for module in self.values_mut() {
+            module.train(mode);
+        }
     }
 }
 

@@ -267,7 +267,7 @@ binary! {
         };
     /// Element-wise angle of the point `(y, x)`, in `-pi..pi`. Source: StableHLO `atan2`.
     Atan2 atan2 "stablehlo.atan2" Float
-        host(y, x) kernel!(float, y, x, |y, x| num_traits::Float::atan2(y, x));
+        host(y, x) kernel!(float, y, x, num_traits::Float::atan2);
         lhs(y, x, _, t) Ok(Some(mul(t, &div(x, &add(&mul(x, x)?, &mul(y, y)?)?)?)?));
         rhs(y, x, _, t) Ok(Some(neg(&mul(t, &div(y, &add(&mul(x, x)?, &mul(y, y)?)?)?)?)?));
     /// The next representable number after `x` towards `y`. Source: CHLO `next_after`.

@@ -52,7 +52,7 @@ fn read(starts: &[HostArray]) -> Result<Vec<i64>> {
 /// The starts with one for the mapped axis, which is always whole.
 fn with_batch(starts: &[Value], axis: usize) -> Values {
     let dtype = starts.first().map_or(DType::I32, Value::dtype);
-    let mut starts = Values::from_iter(starts.iter().cloned());
+    let mut starts: Values = starts.iter().cloned().collect();
     starts.insert(axis, Value::scalar(Scalar::zero(dtype)));
     starts
 }

@@ -267,7 +267,7 @@ unary! {
         jvp(x, y, t) Ok(Some(mul(&mul(t, &c(y, -0.5)?)?, &div(y, x)?)?));
     /// Element-wise cube root. Source: StableHLO `cbrt`.
     Cbrt cbrt "stablehlo.cbrt" Float
-        host(x) kernel!(float, x, |v| num_traits::Float::cbrt(v));
+        host(x) kernel!(float, x, num_traits::Float::cbrt);
         jvp(x, y, t) Ok(Some(div(&mul(t, &div(y, x)?)?, &c(x, 3.0)?)?));
     /// Element-wise error function. Source: CHLO `erf`.
     Erf erf "chlo.erf" Float
@@ -303,11 +303,11 @@ unary! {
         ));
     /// Element-wise largest integer that is not above. Source: StableHLO `floor`.
     Floor floor "stablehlo.floor" Float
-        host(x) kernel!(float, x, |v| num_traits::Float::floor(v));
+        host(x) kernel!(float, x, num_traits::Float::floor);
         jvp(_, _, _) Ok(None);
     /// Element-wise smallest integer that is not below. Source: StableHLO `ceil`.
     Ceil ceil "stablehlo.ceil" Float
-        host(x) kernel!(float, x, |v| num_traits::Float::ceil(v));
+        host(x) kernel!(float, x, num_traits::Float::ceil);
         jvp(_, _, _) Ok(None);
     /// Element-wise nearest integer, halves to even (torch's `round`). Source: StableHLO
     /// `round_nearest_even`.

@@ -122,6 +122,7 @@ impl<P: Tree> Sgd<P> {
 
 /// What the program of an update depends on, besides the operands' types.
 #[derive(Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a part of the program or is not")]
 struct Shape {
     count: usize,
     momentum: bool,

@@ -263,15 +263,13 @@ pub fn is_eager() -> bool {
 
 /// Runs `f` with `trace` current, and restores what was current before, also on unwind.
 pub fn with_current<T>(trace: Option<Arc<Trace>>, f: impl FnOnce() -> T) -> T {
-    struct Restore(Option<Option<Arc<Trace>>>);
+    struct Restore(Option<Arc<Trace>>);
     impl Drop for Restore {
         fn drop(&mut self) {
-            if let Some(previous) = self.0.take() {
-                CURRENT.set(previous);
-            }
+            CURRENT.set(self.0.take());
         }
     }
-    let _restore = Restore(Some(CURRENT.replace(trace)));
+    let _restore = Restore(CURRENT.replace(trace));
     f()
 }
 

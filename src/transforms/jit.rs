@@ -94,7 +94,7 @@ pub struct Jit<A, B, M, F> {
     donated: Vec<usize>,
     in_shardings: Vec<Option<NamedSharding>>,
     out_shardings: OutShardings,
-    entries: RwLock<FxHashMap<u64, SmallVec<[Arc<Entry<B>>; 1]>>>,
+    entries: RwLock<Entries<B>>,
     marker: PhantomData<fn(A) -> (B, M)>,
 }
 

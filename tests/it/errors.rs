@@ -220,8 +220,8 @@ const FILES: &[Row] = &[
     }),
     ("plugin: library that is none", || {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        let names = maps.lines().filter_map(|line| line.split_whitespace().last());
-        let other = names.filter(|name| name.contains("libgcc_s.so")).last().unwrap();
+        let mut names = maps.lines().filter_map(|line| line.split_whitespace().last());
+        let other = names.rfind(|name| name.contains("libgcc_s.so")).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("plugin.so");
         std::fs::copy(other, &path).unwrap();

@@ -125,14 +125,14 @@ fn constraints_and_shardings_of_jit() {
     let rows = NamedSharding::new(&m, spec!["data"]).unwrap();
     let inside = rows.clone();
     let f = jit(move |x: &Tensor| x.mul(x)?.with_sharding_constraint(&inside)?.sin());
-    let y = f.call(&ramp(&[8, 4], 1.0)).unwrap();
-    let lowered = f.lower(&ramp(&[8, 4], 1.0)).unwrap().stablehlo();
+    let y = f.call(ramp(&[8, 4], 1.0)).unwrap();
+    let lowered = f.lower(ramp(&[8, 4], 1.0)).unwrap().stablehlo();
     assert!(lowered.contains("sdy.sharding_constraint"), "{lowered}");
     assert_eq!(y.sharding().unwrap().unwrap().mesh(), &m);
     let columns = NamedSharding::new(&m, spec![None, "model"]).unwrap();
     let g =
         jit(|x: &Tensor| x.cos()).in_shardings([Some(rows)]).out_shardings([Some(columns.clone())]);
-    let y = g.call(&ramp(&[8, 4], 1.0)).unwrap();
+    let y = g.call(ramp(&[8, 4], 1.0)).unwrap();
     assert_eq!(y.sharding().unwrap().unwrap(), columns);
     let grads = grad(|x: &Tensor| g.call(x)?.sum())(&ramp(&[8, 4], 1.0)).unwrap();
     let expected = (-ramp(&[8, 4], 1.0).sin().unwrap()).to_vec::<f32>().unwrap();

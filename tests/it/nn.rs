@@ -3,6 +3,7 @@
 use oxbridge::nn::*;
 use oxbridge::prelude::*;
 use oxbridge::tensor::conv::Conv;
+use oxbridge::tensor::loss::CrossEntropy;
 use oxbridge::transforms::tree::structure;
 
 fn t(values: &[f64], shape: impl Into<Shape>) -> Tensor {
@@ -252,7 +253,7 @@ fn a_sequence_of_layers_learns() {
     assert_eq!(names, ["0.weight", "0.bias", "1.weight", "1.bias", "6.weight", "6.bias"]);
     let x = init.normal([8, 1, 4, 4], 0.0, 1.0).unwrap();
     let targets = Tensor::from_slice(&[0i64, 1, 0, 1, 0, 1, 0, 1], [8]).unwrap();
-    let loss = |m: &Sequential| m.forward(&x)?.cross_entropy(&targets, Default::default());
+    let loss = |m: &Sequential| m.forward(&x)?.cross_entropy(&targets, CrossEntropy::default());
     let step = jit(|model: &Sequential| {
         let (value, slope) = value_and_grad(loss)(model)?;
         let next =

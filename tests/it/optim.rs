@@ -24,7 +24,7 @@ fn grads(step: usize) -> Params {
 }
 
 fn close(got: &[f64], expected: &[f64], tolerance: f64) {
-    assert_eq!(got.len(), expected.len());
+    assert_eq!(got.len(), expected.len(), "number of elements");
     for (a, b) in got.iter().zip(expected) {
         assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "{got:?} is not {expected:?}");
     }

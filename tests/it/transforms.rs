@@ -21,7 +21,7 @@ fn curvature(x: f64) -> f64 {
 
 fn close(tensor: &Tensor, expected: &[f64]) {
     let got = tensor.to_vec::<f64>().unwrap();
-    assert_eq!(got.len(), expected.len());
+    assert_eq!(got.len(), expected.len(), "number of elements");
     for (a, b) in got.iter().zip(expected) {
         assert!((a - b).abs() < 1e-12 * (1.0 + b.abs()), "{got:?} is not {expected:?}");
     }
@@ -39,14 +39,14 @@ fn grad_nests_with_itself_jit_and_vmap() {
     let points = [0.5f64, 1.0, 2.0];
     let slopes = points.map(slope);
     close(&grad(f)(&x()).unwrap(), &slopes);
-    close(&jit(grad(f)).call(&x()).unwrap(), &slopes);
+    close(&jit(grad(f)).call(x()).unwrap(), &slopes);
     let inner = jit(f);
     close(&grad(|x: &Tensor| inner.call(x))(&x()).unwrap(), &slopes);
     close(&vmap(grad(f))(&x()).unwrap(), &slopes);
     let curvatures = points.map(curvature);
     let second = |x: &Tensor| grad(|x: &Tensor| grad(f)(x)?.sum())(x);
     close(&second(&x()).unwrap(), &curvatures);
-    close(&jit(second).call(&x()).unwrap(), &curvatures);
+    close(&jit(second).call(x()).unwrap(), &curvatures);
     close(&vmap(second)(&x()).unwrap(), &curvatures);
     let through = |x: &Tensor| {
         let inner = jit(f);
@@ -88,7 +88,7 @@ fn a_leaked_tracer_is_named() {
         *leak.lock().unwrap() = Some(x.clone());
         x.sin()
     });
-    f.call(&x()).unwrap();
+    f.call(x()).unwrap();
     let error = leak.lock().unwrap().take().unwrap().sin().unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::LeakedTracer);
     assert!(error.to_string().contains("`jit`"), "{error}");
