@@ -1,9 +1,12 @@
 //! Checkpoints: every dtype there and back, and every way in which one can fail.
 
+use crate::mesh::DEVICES;
 use half::{bf16, f16};
-use oxbridge::nn::Buffer;
 use oxbridge::nn::checkpoint::{Checkpoint, Metadata, save};
+use oxbridge::nn::{BatchNorm2d, Buffer, Linear};
+use oxbridge::optim::{AdamW, AdamWOptions, Schedule};
 use oxbridge::prelude::*;
+use oxbridge::tensor::random::Key;
 use std::fs;
 use std::path::Path;
 
@@ -168,4 +171,90 @@ fn a_failed_write_leaves_the_old_file() {
     let inside = jit(|x: &Tensor| save(x, &path, &Metadata::new()).map(|()| x.clone()));
     let x = Tensor::zeros([1], DType::F32).unwrap();
     assert_eq!(*inside.call(&x).unwrap_err().kind(), ErrorKind::NotConcrete);
+}
+
+#[derive(Clone, Debug, Module)]
+struct Deep {
+    first: Linear,
+    norm: BatchNorm2d,
+    last: Linear,
+}
+
+impl Deep {
+    /// Dropout's draws come from `key`, a number that a resumed run has to know.
+    fn loss(&self, x: &Tensor, key: &Key) -> Result<Tensor> {
+        let y = self.norm.forward(&self.first.forward(x)?.unflatten(-1, [4, 4, 1])?)?;
+        let y = y.relu()?.flatten(1, -1)?;
+        let kept = key.fold_in(0)?.bernoulli(0.8, y.shape())?;
+        self.last.forward(&(y / 0.8).where_(&kept, 0.0)?)?.sub(x)?.square()?.mean()
+    }
+}
+
+#[derive(Debug, Tree)]
+struct Run {
+    model: Deep,
+    opt: AdamW<Deep>,
+    key: Key,
+}
+
+/// A run's first state; over a mesh each matrix is split by its rows.
+fn run(mesh: Option<&Mesh>) -> Run {
+    let init = &mut Init::seed(4);
+    let model = Deep {
+        first: Linear::new(8, 16, init).unwrap(),
+        norm: BatchNorm2d::new(4, init).unwrap(),
+        last: Linear::new(16, 8, init).unwrap(),
+    };
+    let opt = AdamW::new(&model, AdamWOptions::default()).unwrap();
+    let run = Run { model, opt, key: Key::new(9).unwrap() };
+    let Some(mesh) = mesh else { return run };
+    let shard = |t: &Tensor| match t.dim() {
+        2 if t.size(0)? > 2 => t.shard(mesh, spec!["model", None]),
+        _ => t.shard(mesh, spec![]),
+    };
+    oxbridge::transforms::tree::tree_map(&run, shard).unwrap()
+}
+
+/// Takes the given steps, and gives the bits of their losses.
+fn steps(mesh: Option<&Mesh>, mut run: Run, range: std::ops::Range<usize>) -> (Run, Vec<u32>) {
+    let step = jit(|(run, x): &(Run, Tensor)| {
+        let mut keys = Key::from_data(run.key.data()).split(2)?;
+        let draw = keys.remove(1);
+        let (loss, grads) = value_and_grad(|m: &Deep| m.loss(x, &draw))(&run.model)?;
+        let (model, opt) = run.opt.update(&run.model, &grads)?;
+        Ok((loss, Run { model, opt, key: keys.remove(0) }))
+    });
+    let step = step.donate([0]).out_like([None, Some(0)]);
+    let schedule = Schedule::cosine(0.05, 0.0, 2, 8);
+    let mut losses = Vec::new();
+    for at in range {
+        let x = Init::seed(at as u64).normal([8, 8], 0.0, 1.0).unwrap();
+        let x = mesh.map_or(Ok(x.clone()), |mesh| x.shard(mesh, spec!["data"])).unwrap();
+        run.opt = run.opt.with_lr(schedule.at(at));
+        let (loss, next) = step.call((run, x)).unwrap();
+        losses.push(loss.item::<f32>().unwrap().to_bits());
+        run = next;
+    }
+    (run, losses)
+}
+
+#[test]
+fn a_resumed_run_has_the_same_losses_bit_for_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    let mesh = Mesh::new(&DEVICES, [("data", 4), ("model", 2)]).unwrap();
+    for mesh in [None, Some(&mesh)] {
+        let (_, whole) = steps(mesh, run(mesh), 0..8);
+        let (half, first) = steps(mesh, run(mesh), 0..4);
+        save(&half, &path, &Metadata::from([("step".into(), "4".into())])).unwrap();
+        drop(half);
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let from = checkpoint.metadata()["step"].parse().unwrap();
+        let resumed = checkpoint.restore(&run(mesh)).unwrap();
+        let before = resumed.model.norm.num_batches_tracked.tensor().item::<i64>().unwrap();
+        assert_eq!((before, resumed.opt.step.item::<i64>().unwrap()), (4, 4));
+        let (_, second) = steps(mesh, resumed, from..8);
+        assert_eq!([first, second].concat(), whole);
+        assert!(f32::from_bits(whole[7]) < f32::from_bits(whole[0]), "{whole:?}");
+    }
 }

@@ -3,7 +3,7 @@
 use oxbridge::prelude::*;
 use std::sync::LazyLock;
 
-static DEVICES: LazyLock<Vec<Device>> = LazyLock::new(|| {
+pub(crate) static DEVICES: LazyLock<Vec<Device>> = LazyLock::new(|| {
     let client = Client::cpu(8).expect("needs the CPU plugin: `oxbridge plugin install cpu`");
     client.devices()
 });
