@@ -10,6 +10,7 @@ use oxbridge::nn::*;
 use oxbridge::optim::{AdamW, AdamWOptions, Schedule};
 use oxbridge::prelude::{Result as Outcome, *};
 use oxbridge::tensor::conv::Conv;
+use oxbridge::tensor::loss::CrossEntropy;
 use oxbridge::tensor::random::manual_seed;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -101,7 +102,7 @@ fn main() -> Result<()> {
     let mut opt = AdamW::new(&model, AdamWOptions::default())?;
     let step = jit(|(model, opt, batch): (Net, AdamW<Net>, Tensor)| {
         let (x, y) = rows(&batch)?;
-        let loss = |m: &Net| m.forward(&x)?.cross_entropy(&y, Default::default());
+        let loss = |m: &Net| m.forward(&x)?.cross_entropy(&y, CrossEntropy::default());
         let (value, grads) = value_and_grad(loss)(&model)?;
         let (model, opt) = opt.update(&model, &grads)?;
         Ok((model, opt, value))

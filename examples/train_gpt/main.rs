@@ -107,11 +107,10 @@ fn main() -> anyhow::Result<()> {
         width: options.width,
         dropout: options.dropout,
     };
-    let (mut state, first) = start(&options, &config, &mesh)?;
+    let (mut state, first, mut curves) = start(&options, &config, &mesh)?;
     let count: usize = state.model.parameters().iter().map(Tensor::numel).sum();
     println!("{count} parameters over {mesh}, {} characters in the alphabet", config.vocabulary);
 
-    let mut curves = chart::Curves::default();
     let last = train(&options, &config, &mesh, &text, &mut state, first, &mut curves)?;
     let chart = options.out.join("loss.png");
     if curves.train.is_empty() {
@@ -149,8 +148,13 @@ fn checkpoint_path(options: &Options) -> PathBuf {
     options.out.join("checkpoint.safetensors")
 }
 
-/// The first state, or that of the checkpoint, over the mesh; and the first step to run.
-fn start(options: &Options, config: &Config, mesh: &Mesh) -> anyhow::Result<(State, usize)> {
+/// The first state, or that of the checkpoint, over the mesh; the first step to run, and the losses
+/// up to there.
+fn start(
+    options: &Options,
+    config: &Config,
+    mesh: &Mesh,
+) -> anyhow::Result<(State, usize, chart::Curves)> {
     std::fs::create_dir_all(&options.out)
         .with_context(|| format!("making {}", options.out.display()))?;
     let model = model::shard(&Gpt::new(config, &mut Init::seed(options.seed))?, mesh)?;
@@ -161,12 +165,18 @@ fn start(options: &Options, config: &Config, mesh: &Mesh) -> anyhow::Result<(Sta
     opt.exp_avg_sq = model::shard(&opt.exp_avg_sq, mesh)?;
     let state = State { model, opt };
     if !options.resume {
-        return Ok((state, 0));
+        return Ok((state, 0, chart::Curves::default()));
     }
     let checkpoint = Checkpoint::open(checkpoint_path(options))?;
-    let step = checkpoint.metadata().get("step").and_then(|s| s.parse().ok());
-    let step = step.context("the checkpoint does not tell its step")?;
-    Ok((checkpoint.restore(&state)?, step))
+    let entry = |name: &str| {
+        let entry = checkpoint.metadata().get(name);
+        entry.with_context(|| format!("the checkpoint does not tell its {name}"))
+    };
+    let curves = chart::Curves {
+        train: serde_json::from_str(entry("train_losses")?)?,
+        validation: serde_json::from_str(entry("validation_losses")?)?,
+    };
+    Ok((checkpoint.restore(&state)?, entry("step")?.parse()?, curves))
 }
 
 /// Trains from step `first` on; gives the last validation loss.
@@ -242,7 +252,11 @@ fn train(
             curves.validation.push((done as f64, last));
             let line = format!("step {done}: validation loss {last:.4}");
             bar.suspend(|| println!("{line}"));
-            let metadata = Metadata::from([("step".to_string(), done.to_string())]);
+            let metadata = Metadata::from([
+                ("step".to_string(), done.to_string()),
+                ("train_losses".to_string(), serde_json::to_string(&curves.train)?),
+                ("validation_losses".to_string(), serde_json::to_string(&curves.validation)?),
+            ]);
             save(state, checkpoint_path(options), &metadata)?;
         }
     }
