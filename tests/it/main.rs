@@ -1,6 +1,6 @@
 //! The integration tests, in one binary: each process loads a large plugin.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod cases;
 mod checkpoint;

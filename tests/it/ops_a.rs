@@ -3,7 +3,6 @@
 
 #![expect(
     clippy::panic,
-    clippy::cloned_ref_to_slice_refs,
     reason = "tests fail by panicking, and a row reads best as a list of operands"
 )]
 
