@@ -1,4 +1,17 @@
-//! Torch-shaped tensors over real device arrays, with JAX's transforms.
+#![doc = include_str!("../README.md")]
+//! ## Modules
+//!
+//! | module | layer | holds |
+//! |---|---|---|
+//! | [`error`], [`dtype`], [`shape`](mod@shape) | 0 | errors, element types and promotion, shape arithmetic |
+//! | [`mesh`], [`aval`], [`hlo`] | 1 | meshes and shardings, types of values, StableHLO text |
+//! | [`backend`] | 2 | the host backend, PJRT plugins, clients and devices |
+//! | [`array`](mod@array) | 3 | data on devices |
+//! | [`trace`] | 4 | values, `bind`, graphs, running and lowering, the interpreters |
+//! | [`ops`] | 5 | the primitives |
+//! | [`transforms`] | 6 | `jit`, `grad`, `vmap`, trees |
+//! | [`tensor`] | 7 | torch's methods |
+//! | [`nn`], [`optim`] | 8 | layers, optimisers, checkpoints |
 
 // So that what the derives write holds inside of this crate too.
 extern crate self as oxbridge;

@@ -9,7 +9,7 @@
 //! | [`elementwise`] | one operand: `sin`, `exp`, `neg`, … |
 //! | [`binary`] | two operands: `add`, `mul`, `max`, `pow`, … |
 //! | [`compare`] | `eq`, `lt`, …, `select`, `clamp` |
-//! | [`convert`] | `convert`, `bitcast` |
+//! | [`mod@convert`] | `convert`, `bitcast` |
 //! | [`create`] | no operand: `full`, `iota` |
 //! | [`shape`] | `reshape`, `broadcast_in_dim`, `permute`, … |
 //! | [`slice`](mod@slice) | `slice`, `pad`, `concatenate`, `reverse` |

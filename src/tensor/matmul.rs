@@ -1,6 +1,6 @@
 //! Products that sum: `matmul` and its special cases, `linear`, `tensordot`.
 //!
-//! All of them end in [`ops::dot_general`](crate::ops::dot_general); half precision is summed in
+//! All of them end in [`ops::dot_general`]; half precision is summed in
 //! `f32`. [`einsum`](super::einsum) is the general form.
 
 use super::promotion::{Kind, Operand, elementwise, first_of, result_type};
@@ -135,7 +135,7 @@ impl Tensor {
     /// ```
     ///
     /// **Source:** [torch.matmul](https://docs.pytorch.org/docs/stable/generated/torch.matmul.html);
-    /// one [`ops::dot_general`](crate::ops::dot_general).
+    /// one [`ops::dot_general`].
     #[track_caller]
     pub fn matmul(&self, rhs: &Tensor) -> Result<Tensor> {
         wrap(matmul("matmul", self, rhs))

@@ -3,7 +3,7 @@
 //!
 //! They are the methods of the same meaning (`%` is [`Tensor::remainder`], `/` is true division),
 //! but cannot give a `Result`: an error becomes a panic with its text, which `jit`, `grad`, `vmap`
-//! and [`catch`](crate::catch) bring back as the typed error.
+//! and [`catch`](crate::catch()) bring back as the typed error.
 
 use super::arithmetic::raw;
 use super::promotion::Operand;

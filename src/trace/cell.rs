@@ -138,7 +138,7 @@ impl fmt::Debug for Cell {
 /// The torch face: a cheap handle on a storage cell.
 ///
 /// Methods have torch's names, argument order, dtype promotion, broadcasting, views and in-place
-/// forms; each gives a [`Result`](crate::Result). A clone shares the storage.
+/// forms; each gives a [`Result`]. A clone shares the storage.
 #[derive(Clone)]
 pub struct Tensor(Arc<Cell>);
 

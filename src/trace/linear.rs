@@ -2,7 +2,7 @@
 //!
 //! Reverse mode is forward mode whose tangents are variables of a [`LinearTape`]: every rule's
 //! operations on known values run at once in the trace around it, and only those that touch a
-//! tangent are written down, with the known operands beside them. [`transpose`] then goes over the
+//! tangent are written down, with the known operands beside them. [`LinearTape::transpose`] then goes over the
 //! tape in reverse.
 
 use super::graph::{Atom, Graph, Var};

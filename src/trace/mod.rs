@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`primitive`] | the trait [`Primitive`](primitive::Primitive): one operation with all its rules |
+//! | [`primitive`] | the trait [`Primitive`]: one operation with all its rules |
 //! | [`graph`] | [`Graph`](graph::Graph): typed SSA, JAX's jaxpr |
 //! | [`eval`] | running one primitive at once, and the cache of compiled programs |
 //! | [`placement`] | where an eager operation runs |

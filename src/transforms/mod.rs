@@ -2,11 +2,11 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`tree`] | [`Tree`](tree::Tree): flatten, rebuild, paths |
-//! | [`jit`] | `jit`: one compiled program for each signature |
-//! | [`grad`] | `grad`, `value_and_grad`, `vjp`, `jvp` |
-//! | [`vmap`] | `vmap` |
-//! | [`catch`] | panics of the std operators as typed errors |
+//! | [`tree`] | [`Tree`]: flatten, rebuild, paths |
+//! | [`mod@jit`] | `jit`: one compiled program for each signature |
+//! | [`mod@grad`] | `grad`, `value_and_grad`, `vjp`, `jvp` |
+//! | [`mod@vmap`] | `vmap` |
+//! | [`mod@catch`] | panics of the std operators as typed errors |
 //!
 //! The interpreters behind them stand in [`trace`](crate::trace).
 

@@ -32,9 +32,9 @@ pub(crate) fn client() -> Client {
     CLIENT.get_or_init(|| Client::create(&plugin(), &eight).unwrap()).clone()
 }
 
-/// Options for one replica of `partitions` partitions.
+/// Options for one replica of `partitions` partitions, as exact as the crate asks for.
 pub(crate) fn options(partitions: usize) -> Vec<u8> {
-    CompileOptions { partitions, ..CompileOptions::default() }.encode()
+    CompileOptions { partitions, ..CompileOptions::default() }.exact_on("cpu").encode()
 }
 
 const ADD: &str = "module @add {

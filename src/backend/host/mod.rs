@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`array`] | [`HostArray`]: bytes, dtype, shape, strides |
+//! | [`mod@array`] | [`HostArray`]: bytes, dtype, shape, strides |
 //! | [`conv`] | `convolution` |
 //! | [`convert`] | dtype conversion, comparison, selection, `iota` |
 //! | [`cumulative`] | running sums and their like |
