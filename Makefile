@@ -5,7 +5,7 @@ SHELL := bash
 # `make ARGS='--steps 100 --mesh 1x1' demo` passes flags on to the example.
 ARGS ?=
 PROFILE ?=
-OXBRIDGE := cargo run --quiet $(PROFILE) --bin oxbridge --
+OXBRIDGE = cargo run --quiet $(PROFILE) --bin oxbridge --
 
 .PHONY: help setup setup-test tools demo test lint docs examples bench
 

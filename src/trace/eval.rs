@@ -11,6 +11,7 @@ use super::primitive::Primitive;
 use super::{Value, Values, leaked};
 use crate::array::{Array, Place};
 use crate::aval::{Aval, Avals};
+use crate::backend::client::Costs;
 use crate::backend::host::HostArray;
 use crate::backend::{
     Buffer, Device, Executable, HostProgram, Loaded, Program, ProgramPlace, Shards, pjrt,
@@ -310,6 +311,28 @@ impl Compiled {
     /// The types of the results.
     pub fn outs(&self) -> &[Aval] {
         &self.loaded.outs
+    }
+
+    /// The compiler's estimates, for example `flops`; empty for the host backend.
+    ///
+    /// # Errors
+    /// Code 12 (`UNIMPLEMENTED`) from plugins that make none.
+    pub fn cost_analysis(&self) -> Result<Costs> {
+        match &self.loaded.executable {
+            Executable::Host(_) => Ok(Costs::new()),
+            Executable::Pjrt(executable) => executable.cost_analysis(),
+        }
+    }
+
+    /// The memory that one run needs on each device; zeros for the host backend.
+    ///
+    /// # Errors
+    /// If the plugin does not tell.
+    pub fn memory_analysis(&self) -> Result<pjrt::ProgramMemory> {
+        match &self.loaded.executable {
+            Executable::Host(_) => Ok(pjrt::ProgramMemory::default()),
+            Executable::Pjrt(executable) => executable.memory_stats(),
+        }
     }
 
     /// The compiled program.

@@ -9,12 +9,14 @@ use super::catch::catch;
 use super::tree::{Fixed, Key, Leaves, Tree, Visitor, leaves, rebuild};
 use crate::aval::{Aval, Avals};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mesh::NamedSharding;
+use crate::mesh::{Mesh, NamedSharding};
 use crate::ops::call::Call;
 use crate::ops::sharding_constraint;
 use crate::trace::cell::{Cell, Tensor};
+use crate::trace::eval::{Compiled, compile_only};
 use crate::trace::graph::Graph;
 use crate::trace::lower;
+use crate::trace::primitive::Primitive;
 use crate::trace::record::{Recorder, Source};
 use crate::trace::{Value, Values, bind};
 use rustc_hash::{FxHashMap, FxHasher};
@@ -293,7 +295,11 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
             let signature = Signature::of(args);
             let operands = self.operands(&signature)?;
             let entry = self.entry(args, &signature, &operands)?;
-            Ok(Lowered { call: Arc::clone(&entry.call) })
+            let mut operands = operands;
+            for (source, _) in &entry.hidden {
+                operands.push(source_value(source)?);
+            }
+            Ok(Lowered { call: Arc::clone(&entry.call), operands })
         })
     }
 
@@ -479,6 +485,7 @@ impl<A, B, M, F> fmt::Debug for Jit<A, B, M, F> {
 #[derive(Clone, Debug)]
 pub struct Lowered {
     call: Arc<Call>,
+    operands: Values,
 }
 
 impl Lowered {
@@ -492,14 +499,38 @@ impl Lowered {
         &self.call
     }
 
-    /// The text of the StableHLO module.
+    /// The text of the StableHLO module, with the operands' shardings.
     pub fn stablehlo(&self) -> String {
+        let in_shardings: Vec<Option<NamedSharding>> =
+            self.operands.iter().map(|v| v.aval().sharding().cloned()).collect();
+        let mesh = in_shardings.iter().flatten().next().map(NamedSharding::mesh);
+        let mesh = mesh.or_else(|| self.call.mesh());
         let entry = lower::Entry {
             name: &self.call.name,
+            in_shardings: &in_shardings,
+            out_shardings: &self.call.out_shardings,
             donated: &self.call.donated,
-            ..lower::Entry::default()
+            partitions: mesh.map_or(1, Mesh::size),
         };
         lower::module(&self.call.graph, &entry).unwrap_or_else(|error| format!("// {error}\n"))
+    }
+
+    /// The program compiled, or taken from the caches, without running it; the first call with this
+    /// signature then compiles nothing.
+    ///
+    /// # Errors
+    /// What the compiler says; [`ErrorKind::NotConcrete`] inside of another transform.
+    ///
+    /// # Example
+    /// ```
+    /// use oxbridge::prelude::*;
+    /// let f = jit(|x: &Tensor| x.sin());
+    /// let compiled = f.lower(&Tensor::zeros([3], DType::F32)?)?.compile()?;
+    /// assert_eq!(compiled.outs()[0].to_string(), "f32[3]");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn compile(&self) -> Result<Arc<Compiled>> {
+        compile_only(&*self.call, &self.operands)
     }
 }
 
