@@ -1,8 +1,10 @@
 //! Slices whose place is data: `dynamic_slice` and `dynamic_update_slice`. One compiled program
 //! serves every place.
 
-use super::shape::move_batch_axis;
-use super::slice::{filled, index_axis, stack};
+use super::index::{GatherDims, IndexMode, gather};
+use super::scatter::{ScatterDims, ScatterKind, scatter};
+use super::shape::{move_axis, move_batch_axis};
+use super::slice::{filled, stack};
 use super::{bad_dtype, mismatch};
 use crate::aval::{Aval, Avals};
 use crate::backend::host::{HostArray, layout};
@@ -57,22 +59,10 @@ fn with_batch(starts: &[Value], axis: usize) -> Values {
     starts
 }
 
-/// Applies `prim` to each example by itself and stacks the results.
-fn each_example(
-    prim: &dyn Primitive,
-    size: usize,
-    operands: &[Value],
-    axes: &[Option<usize>],
-) -> Result<(Values, BatchAxes)> {
-    let one = |i: usize| {
-        let part = |(x, axis): (&Value, &Option<usize>)| match axis {
-            Some(axis) => index_axis(x, *axis, i),
-            None => Ok(x.clone()),
-        };
-        bind_one(prim, &operands.iter().zip(axes).map(part).collect::<Result<Values>>()?)
-    };
-    let outs = (0..size).map(one).collect::<Result<Vec<_>>>()?;
-    Ok((smallvec![stack(&outs, 0)?], smallvec![Some(0)]))
+/// The starts of all examples as the rows of a matrix.
+fn rows(size: usize, starts: &[Value], axes: &[Option<usize>]) -> Result<Value> {
+    let column = |(start, &axis)| move_batch_axis(size, start, axis, 0);
+    stack(&starts.iter().zip(axes).map(column).collect::<Result<Vec<_>>>()?, 1)
 }
 
 /// The result of `prim` over a batch without examples.
@@ -141,12 +131,30 @@ impl Primitive for DynamicSlice {
         if size == 0 {
             return no_example(self, operands, axes);
         }
-        let (Some(axis), true) = (axes[0], axes[1..].iter().all(Option::is_none)) else {
-            return each_example(self, size, operands, axes);
+        if let (Some(axis), true) = (axes[0], axes[1..].iter().all(Option::is_none)) {
+            let starts = with_batch(&operands[1..], axis);
+            let out = dynamic_slice(&operands[0], &starts, &self.sizes.insert(axis, size))?;
+            return Ok((smallvec![out], smallvec![Some(axis)]));
+        }
+        // Each example has a place of its own.
+        let starts = rows(size, &operands[1..], &axes[1..])?;
+        let rank = self.sizes.rank();
+        let mut dims = GatherDims {
+            offset_dims: (1..=rank).collect(),
+            start_index_map: (0..rank).collect(),
+            index_vector_dim: 1,
+            ..GatherDims::default()
         };
-        let starts = with_batch(&operands[1..], axis);
-        let out = dynamic_slice(&operands[0], &starts, &self.sizes.insert(axis, size))?;
-        Ok((smallvec![out], smallvec![Some(axis)]))
+        let Some(axis) = axes[0] else {
+            let out = gather(&operands[0], &starts, &dims, &self.sizes, IndexMode::Clip)?;
+            return Ok((smallvec![out], smallvec![Some(0)]));
+        };
+        dims.operand_batching_dims = vec![0];
+        dims.start_indices_batching_dims = vec![0];
+        dims.start_index_map = (1..=rank).collect();
+        let x = move_axis(&operands[0], axis, 0)?;
+        let out = gather(&x, &starts, &dims, &self.sizes.insert(0, 1), IndexMode::Clip)?;
+        Ok((smallvec![out], smallvec![Some(0)]))
     }
 
     fn params(&self) -> String {
@@ -157,7 +165,7 @@ impl Primitive for DynamicSlice {
 /// The part of `x` of shape `sizes` that begins at `starts`, one i32 or i64 scalar for each axis;
 /// a start is moved inwards so that the part lies inside. Source: StableHLO `dynamic_slice`.
 ///
-/// Mapped over the starts, `vmap` cuts out one part for each example.
+/// Mapped over the starts it is one [`gather`].
 ///
 /// # Errors
 /// If the starts are not one integer scalar for each axis, all of one dtype, or the part is larger
@@ -225,11 +233,23 @@ impl Primitive for DynamicUpdateSlice {
         if size == 0 {
             return no_example(self, operands, axes);
         }
-        if axes[2..].iter().any(Option::is_some) {
-            return each_example(self, size, operands, axes);
-        }
         let x = move_batch_axis(size, &operands[0], axes[0], 0)?;
         let update = move_batch_axis(size, &operands[1], axes[1], 0)?;
+        if axes[2..].iter().any(Option::is_some) {
+            // Each example has a place of its own.
+            let starts = rows(size, &operands[2..], &axes[2..])?;
+            let all: Vec<usize> = (1..x.rank()).collect();
+            let dims = ScatterDims {
+                update_window_dims: all.clone(),
+                input_batching_dims: vec![0],
+                scatter_indices_batching_dims: vec![0],
+                scatter_dims_to_operand_dims: all,
+                index_vector_dim: 1,
+                ..ScatterDims::default()
+            };
+            let out = scatter(&x, &starts, &update, &dims, ScatterKind::Set, IndexMode::Clip)?;
+            return Ok((smallvec![out], smallvec![Some(0)]));
+        }
         let out = dynamic_update_slice(&x, &update, &with_batch(&operands[2..], 0))?;
         Ok((smallvec![out], smallvec![Some(0)]))
     }
@@ -242,7 +262,7 @@ impl Primitive for DynamicUpdateSlice {
 /// `x` with `update` put at `starts`, one i32 or i64 scalar for each axis; a start is moved inwards
 /// so that `update` lies inside. Source: StableHLO `dynamic_update_slice`.
 ///
-/// Mapped over the starts, `vmap` updates one example after the other.
+/// Mapped over the starts it is one [`scatter`].
 ///
 /// # Errors
 /// If the dtypes differ, the starts are not one integer scalar for each axis, all of one dtype, or

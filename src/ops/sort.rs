@@ -6,8 +6,9 @@
 
 use super::compare::compare_in;
 use super::elementwise::Domain;
+use super::index::{IndexMode, along_axis, gather};
 use super::shape::{align_batch, move_batch_axis};
-use super::slice::{check_axis, slice_axis};
+use super::slice::check_axis;
 use super::{bad_dtype, mapped};
 use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
@@ -171,8 +172,8 @@ fn before(cx: &mut Lowering, pairs: &[(Val, Val)]) -> Val {
 
 /// The elements of `x` in the order given along an axis: place `i` gets element `order[i]`.
 fn moved(x: &Value, order: &Value, axis: usize) -> Result<Value> {
-    let places = iota(DType::I32, order.shape(), axis)?;
-    unmoved(x, &unmoved(&places, order, axis)?, axis)
+    let dims = along_axis(x.rank(), axis);
+    gather(x, order, &dims, &vec![1; x.rank()], IndexMode::PromiseInBounds)
 }
 
 /// What [`moved`] undoes: element `i` of `x` goes to place `order[i]`. Sorting by the places does
@@ -263,9 +264,7 @@ impl Primitive for TopK {
     fn jvp(&self, primals: &[Value], tangents: &[Tangent]) -> Result<(Values, Tangents)> {
         let outs = bind(self, primals)?;
         let Some(t) = &tangents[0] else { return Ok((outs, smallvec![None, None])) };
-        let sort = TopK::sort(t.rank());
-        let order = sort.order(primals)?;
-        let t = slice_axis(&moved(t, &order, sort.axis)?, sort.axis, 0, self.k)?;
+        let t = moved(t, &outs[1], t.rank() - 1)?;
         Ok((outs, smallvec![Some(t), None]))
     }
 
