@@ -41,13 +41,19 @@ pub use oxbridge_derive::{Module, Tree};
 pub use shape::Shape;
 pub use trace::Value;
 pub use trace::cell::Tensor;
-pub use transforms::{catch, grad, jit, jvp, value_and_grad, vjp, vmap};
+pub use transforms::{
+    ScanOptions, catch, cond, fori_loop, grad, jit, jvp, scan, switch, value_and_grad, vjp, vmap,
+    while_loop,
+};
 
 /// What most programs use: `use oxbridge::prelude::*;`.
 pub mod prelude {
     pub use crate::mesh::{Mesh, NamedSharding, PartitionSpec};
     pub use crate::nn::{Init, Layer, Module};
-    pub use crate::transforms::{Jit, Tree, catch, grad, jit, jvp, value_and_grad, vjp, vmap};
+    pub use crate::transforms::{
+        Jit, ScanOptions, Tree, catch, cond, fori_loop, grad, jit, jvp, scan, switch,
+        value_and_grad, vjp, vmap, while_loop,
+    };
     pub use crate::{
         Client, ClientOptions, DType, Device, Error, ErrorKind, Result, Scalar, Shape, Tensor, spec,
     };

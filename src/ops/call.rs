@@ -53,18 +53,18 @@ impl Call {
 /// A graph split into what is known and what is linear: the results and residuals, and from
 /// residuals and tangents the results' tangents.
 #[derive(Debug)]
-struct Split {
+pub(super) struct Split {
     /// From the operands to the results, then the residuals.
-    forward: Arc<Graph>,
+    pub(super) forward: Arc<Graph>,
     /// From the residuals and the active tangents to the tangents of those results that have one.
-    linear: Arc<Graph>,
+    pub(super) linear: Arc<Graph>,
     /// For each residual the operand that it is, or none for the next of `forward`'s results.
-    residuals: Vec<Option<usize>>,
+    pub(super) residuals: Vec<Option<usize>>,
     /// Which results have a tangent.
-    depends: Vec<bool>,
+    pub(super) depends: Vec<bool>,
 }
 
-fn key(what: &'static str, numbers: impl IntoIterator<Item = usize>) -> DerivedKey {
+pub(super) fn key(what: &'static str, numbers: impl IntoIterator<Item = usize>) -> DerivedKey {
     DerivedKey { what, numbers: numbers.into_iter().collect() }
 }
 
@@ -76,7 +76,7 @@ fn record(ins: &[Aval], f: impl FnOnce(&[Value]) -> Result<Values>) -> Result<Ar
 }
 
 /// Runs the graph under `jvp` with linear tangents, both parts being recorded.
-fn split(graph: &Graph, active: &[bool]) -> Result<Split> {
+pub(super) fn split(graph: &Graph, active: &[bool]) -> Result<Split> {
     let (mut depends, mut places) = (Vec::new(), Vec::new());
     let mut linear = None;
     // The residuals are whatever the linear part captures from the forward part.
@@ -191,10 +191,10 @@ impl Primitive for Call {
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
+        let ins: Avals = operands.iter().map(|v| v.aval().unsharded()).collect();
         let numbers = std::iter::once(size).chain(axes.iter().map(|a| a.map_or(0, |a| a + 1)));
-        let batched = self
-            .graph
-            .derived(key("batch", numbers), || batched(&self.graph, size, operands, axes))?;
+        let batched =
+            self.graph.derived(key("batch", numbers), || batched(&self.graph, size, &ins, axes))?;
         let outs = bind(&self.with(Arc::clone(&batched.0)), operands)?;
         Ok((outs, batched.1.iter().copied().collect()))
     }
@@ -231,7 +231,11 @@ impl Primitive for Call {
 
 /// From the known operands and the cotangents that are there to those of the linear operands, and
 /// which of these are not zero.
-fn transposed(graph: &Graph, linear: &[bool], has: &[bool]) -> Result<(Arc<Graph>, Vec<bool>)> {
+pub(super) fn transposed(
+    graph: &Graph,
+    linear: &[bool],
+    has: &[bool],
+) -> Result<(Arc<Graph>, Vec<bool>)> {
     let avals = graph.in_avals();
     let known = avals.iter().zip(linear).filter(|(_, l)| !**l).map(|(a, _)| a.clone());
     let cts = graph.out_avals().into_iter().zip(has).filter(|(_, h)| **h).map(|(a, _)| a);
@@ -260,15 +264,14 @@ fn transposed(graph: &Graph, linear: &[bool], has: &[bool]) -> Result<(Arc<Graph
 }
 
 /// The graph over a batch, and the mapped axis of each result.
-fn batched(
+pub(super) fn batched(
     graph: &Graph,
     size: usize,
-    operands: &[Value],
+    ins: &[Aval],
     axes: &[Option<usize>],
 ) -> Result<(Arc<Graph>, Vec<Option<usize>>)> {
-    let ins: Vec<Aval> = operands.iter().map(|v| v.aval().unsharded()).collect();
     let mut out_axes = Vec::new();
-    let made = record(&ins, |values| {
+    let made = record(ins, |values| {
         let guard = Trace::start(Box::new(Batch { size }));
         let mapped: Values = values
             .iter()

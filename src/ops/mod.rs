@@ -25,11 +25,13 @@
 //! | [`distributions`] | `uniform`, `normal`, `randint`, … |
 //! | [`window`] | `reduce_window_sum`, …, `select_and_scatter_add` |
 //! | [`sharding`] | `sharding_constraint`, `optimization_barrier` |
+//! | [`mod@cond`], [`mod@while_loop`], [`mod@scan`] | control flow; [`region`] is what they share |
 //! | [`call`] | a graph as one operation, and [`call::fused`] |
 
 pub mod binary;
 pub mod call;
 pub mod compare;
+pub mod cond;
 pub mod conv;
 pub mod convert;
 pub mod create;
@@ -40,16 +42,20 @@ pub mod dynamic_slice;
 pub mod elementwise;
 pub mod index;
 pub mod reduce;
+pub mod region;
 pub mod rng;
+pub mod scan;
 pub mod scatter;
 pub mod shape;
 pub mod sharding;
 pub mod slice;
 pub mod sort;
+pub mod while_loop;
 pub mod window;
 
 pub use binary::*;
 pub use compare::*;
+pub use cond::*;
 pub use conv::*;
 pub use convert::*;
 pub use create::*;
@@ -59,11 +65,13 @@ pub use dynamic_slice::*;
 pub use elementwise::*;
 pub use index::*;
 pub use reduce::*;
+pub use scan::*;
 pub use scatter::*;
 pub use shape::*;
 pub use sharding::*;
 pub use slice::*;
 pub use sort::*;
+pub use while_loop::*;
 pub use window::*;
 
 use crate::aval::Aval;

@@ -438,7 +438,8 @@ fn values(signature: &Signature<'_>) -> Result<Values> {
     signature.leaves.iter().map(|t| t.value()).collect()
 }
 
-fn source_value(source: &Source) -> Result<Value> {
+/// The value of a hidden operand as the current trace sees it.
+pub(super) fn source_value(source: &Source) -> Result<Value> {
     match source {
         Source::Cell(cell) => cell.read(),
         Source::Constant(value) => Ok(value.clone()),

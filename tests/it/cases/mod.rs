@@ -34,6 +34,7 @@
 
 mod binary;
 mod compare;
+mod control;
 mod conv;
 mod convert;
 mod create;
@@ -60,6 +61,7 @@ pub type Family = (&'static str, fn(&mut Vec<Case>));
 pub const FAMILIES: &[Family] = &[
     ("binary", binary::rows),
     ("compare", compare::rows),
+    ("control", control::rows),
     ("conv", conv::rows),
     ("convert", convert::rows),
     ("create", create::rows),

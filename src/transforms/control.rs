@@ -1,0 +1,426 @@
+//! Control flow on data: `cond`, `switch`, `while_loop`, `fori_loop`, `scan`, `map`.
+//!
+//! The functions given run once, on tracers, and become regions of one operation; what they capture
+//! becomes an operand of it. They may be differentiated in what they capture.
+
+use super::catch::catch;
+use super::jit::source_value;
+use super::tree::{Leaves, Tree, leaf_name, leaves, rebuild, structure};
+use crate::aval::Aval;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ops;
+use crate::ops::region::intern;
+use crate::shape::Shape;
+use crate::trace::cell::Tensor;
+use crate::trace::graph::{Graph, Var};
+use crate::trace::record::Recorder;
+use crate::trace::{Value, Values};
+use std::sync::Arc;
+
+/// A function as a graph, the values that it captured, and its result's structure.
+struct Region<B> {
+    graph: Graph,
+    operands: usize,
+    captured: Values,
+    out: B,
+}
+
+fn values_of(tree: &impl Leaves) -> Result<Values> {
+    leaves(tree).into_iter().map(Tensor::value).collect()
+}
+
+fn bare(values: &[Value]) -> Vec<Aval> {
+    values.iter().map(|v| v.aval().unsharded()).collect()
+}
+
+fn tensors(values: impl IntoIterator<Item = Value>) -> impl Iterator<Item = Tensor> {
+    values.into_iter().map(Tensor::from_value)
+}
+
+impl<B: Tree> Region<B> {
+    fn record(
+        op: &'static str,
+        ins: &[Aval],
+        f: impl FnOnce(&[Value]) -> Result<B>,
+    ) -> Result<Region<B>> {
+        let mut out = None;
+        let recorded = Recorder::record(op, ins, |xs| {
+            let tree = catch(|| f(xs))?;
+            let values = values_of(&tree)?;
+            out = Some(tree);
+            Ok(values)
+        })?;
+        if !recorded.written.is_empty() {
+            let text = "the function writes in place to a tensor from outside";
+            return Err(Error::new(ErrorKind::Value, op, text)
+                .help("carry the tensor through the loop or return its new value"));
+        }
+        let out = out.ok_or_else(|| Error::new(ErrorKind::NoRule, op, "was not run"))?;
+        let captured = recorded.hidden.iter().map(source_value).collect::<Result<_>>()?;
+        Ok(Region { graph: recorded.graph, operands: ins.len(), captured, out })
+    }
+
+    /// The graph with the captured values in front.
+    fn captured_first(&self) -> Arc<Graph> {
+        let (operands, captured) = self.graph.inputs().split_at(self.operands);
+        let inputs = captured.iter().chain(operands).copied().collect();
+        self.with_inputs(inputs, Vec::new())
+    }
+
+    /// The graph with the values of `all` after the operands, of which it captured some.
+    fn captured_among(&self, all: &[Value]) -> Arc<Graph> {
+        let (operands, captured) = self.graph.inputs().split_at(self.operands);
+        let mut inputs = operands.to_vec();
+        let mut more = Vec::new();
+        for value in all {
+            let mine = self.captured.iter().position(|v| v.same(value));
+            inputs.push(match mine {
+                Some(i) => captured[i],
+                None => {
+                    more.push(value.aval().unsharded());
+                    (self.graph.var_count() + more.len() - 1) as Var
+                }
+            });
+        }
+        self.with_inputs(inputs, more)
+    }
+
+    fn with_inputs(&self, inputs: Vec<Var>, more: Vec<Aval>) -> Arc<Graph> {
+        let graph = &self.graph;
+        let avals = (0..graph.var_count()).map(|v| graph.aval(v as Var).clone()).chain(more);
+        let avals = avals.collect();
+        intern(Graph::new(inputs, graph.eqns().to_vec(), graph.outputs().to_vec(), avals))
+    }
+}
+
+/// Checks that a body gives what it was given.
+fn check_carry<C: Tree>(op: &'static str, carry: &C, next: &C) -> Result<()> {
+    if structure(carry) != structure(next) {
+        let text = "the body gives a carry of another structure than it takes";
+        return Err(Error::new(ErrorKind::Tree, op, text));
+    }
+    for (i, (a, b)) in leaves(carry).into_iter().zip(leaves(next)).enumerate() {
+        let (a, b) = (a.aval().unsharded(), b.aval().unsharded());
+        if a != b {
+            let name = leaf_name(carry, i);
+            let kind = if a.dtype() == b.dtype() { ErrorKind::Shape } else { ErrorKind::DType };
+            let text = format!("the body takes {name} of the carry as {a} but gives {b}");
+            return Err(Error::new(kind, op, text)
+                .help("let the first carry have the type that the body gives"));
+        }
+    }
+    Ok(())
+}
+
+/// The result of `yes` if `pred` holds, else that of `no`: one program, in which one branch runs.
+///
+/// **Shapes:** `pred` is a bool scalar; both functions give the same structure, shapes and dtypes.
+///
+/// # Errors
+/// If `pred` is not a bool scalar, if the results differ in type, if a function writes to a tensor
+/// from outside, or with what a function says.
+///
+/// # Example
+/// ```
+/// use oxbridge::prelude::*;
+/// let x = Tensor::from_slice(&[1f32, 2.], [2])?;
+/// let f = |x: &Tensor| cond(&x.sum()?.gt(0.0)?, |x: &Tensor| x.sin(), |x: &Tensor| x.mul(x), x);
+/// assert_eq!(f(&x)?.to_vec::<f32>()?, x.sin()?.to_vec::<f32>()?);
+/// assert_eq!(grad(|x: &Tensor| f(x)?.sum())(&x.neg()?)?.to_vec::<f32>()?, [-2., -4.]);
+/// # Ok::<(), Error>(())
+/// ```
+pub fn cond<A: Tree, B: Tree>(
+    pred: &Tensor,
+    yes: impl Fn(&A) -> Result<B>,
+    no: impl Fn(&A) -> Result<B>,
+    operands: &A,
+) -> Result<B> {
+    let aval = pred.aval();
+    if aval.rank() != 0 || aval.dtype() != DType::Bool {
+        let text = format!("the predicate is {aval}, not a bool scalar");
+        return Err(Error::new(ErrorKind::DType, "cond", text));
+    }
+    let index = ops::convert(&pred.value()?, DType::I32)?;
+    choose("cond", &index, &[&no, &yes], operands)
+}
+
+/// The result of the branch whose number `index` is, kept between the first and the last: one
+/// program, in which one branch runs.
+///
+/// **Shapes:** `index` is an integer scalar; all branches give the same structure, shapes and
+/// dtypes.
+///
+/// # Errors
+/// If `index` is not an integer scalar, if there is no branch, if results differ in type, if a
+/// branch writes to a tensor from outside, or with what a branch says.
+///
+/// # Example
+/// ```
+/// use oxbridge::prelude::*;
+/// let x = Tensor::from_slice(&[1f32, 2.], [2])?;
+/// let index = Tensor::from_slice(&[1i64], [])?;
+/// let y = switch(&index, &[&|x: &Tensor| x.neg(), &|x: &Tensor| x.mul(x)], &x)?;
+/// assert_eq!(y.to_vec::<f32>()?, [1., 4.]);
+/// # Ok::<(), Error>(())
+/// ```
+pub fn switch<A: Tree, B: Tree>(
+    index: &Tensor,
+    branches: &[&dyn Fn(&A) -> Result<B>],
+    operands: &A,
+) -> Result<B> {
+    let aval = index.aval();
+    if aval.rank() != 0 || !aval.dtype().is_int() {
+        let text = format!("the index is {aval}, not an integer scalar");
+        return Err(Error::new(ErrorKind::DType, "switch", text));
+    }
+    let bound = |i: usize| Value::scalar(Scalar::from_i64(DType::I64, i as i64));
+    let index = ops::convert(&index.value()?, DType::I64)?;
+    let index = ops::clamp(&bound(0), &index, &bound(branches.len().saturating_sub(1)))?;
+    choose("switch", &ops::convert(&index, DType::I32)?, branches, operands)
+}
+
+fn choose<A: Tree, B: Tree>(
+    op: &'static str,
+    index: &Value,
+    branches: &[&dyn Fn(&A) -> Result<B>],
+    operands: &A,
+) -> Result<B> {
+    let mut values = values_of(operands)?;
+    let ins = bare(&values);
+    let record = |f: &&dyn Fn(&A) -> Result<B>| {
+        Region::record(op, &ins, |xs| f(&rebuild(operands, tensors(xs.iter().cloned()))?))
+    };
+    let regions = branches.iter().map(record).collect::<Result<Vec<_>>>()?;
+    let Some(first) = regions.first() else {
+        return Err(Error::new(ErrorKind::Value, op, "there is no branch"));
+    };
+    let mut captured = Values::new();
+    for region in &regions {
+        if structure(&region.out) != structure(&first.out) {
+            let text = "the branches give trees of different structure";
+            return Err(Error::new(ErrorKind::Tree, op, text));
+        }
+        for value in &region.captured {
+            if !captured.iter().any(|v| v.same(value)) {
+                captured.push(value.clone());
+            }
+        }
+    }
+    let graphs: Vec<_> = regions.iter().map(|r| r.captured_among(&captured)).collect();
+    values.extend(captured);
+    rebuild(&first.out, tensors(ops::cond(index, &graphs, &values)?))
+}
+
+/// The last carry of `body` applied to its own result, beginning with `init`, as long as `test`
+/// holds of the carry.
+///
+/// **Unlike** [`scan`], it has no reverse derivative, for its length is not known; `jvp` and `vmap`
+/// work.
+///
+/// # Errors
+/// If `test` does not give a bool scalar, if `body` gives another type than it takes, if a function
+/// writes to a tensor from outside, or with what a function says.
+///
+/// # Example
+/// ```
+/// use oxbridge::prelude::*;
+/// let x = Tensor::from_slice(&[3f32], [])?;
+/// let big = while_loop(|x: &Tensor| x.lt(100.0), |x: &Tensor| x.mul(x), &x)?;
+/// assert_eq!(big.item::<f32>()?, 6561.0);
+/// # Ok::<(), Error>(())
+/// ```
+pub fn while_loop<C: Tree>(
+    test: impl Fn(&C) -> Result<Tensor>,
+    body: impl Fn(&C) -> Result<C>,
+    init: &C,
+) -> Result<C> {
+    let values = values_of(init)?;
+    let ins = bare(&values);
+    let carry = |xs: &[Value]| rebuild(init, tensors(xs.iter().cloned()));
+    let test = Region::record("while_loop", &ins, |xs| test(&carry(xs)?))?;
+    let body = Region::record("while_loop", &ins, |xs| body(&carry(xs)?))?;
+    check_carry("while_loop", init, &body.out)?;
+    let outs = ops::while_loop(
+        (&test.captured_first(), &test.captured),
+        (&body.captured_first(), &body.captured),
+        &values,
+    )?;
+    rebuild(init, tensors(outs))
+}
+
+/// A bound of [`fori_loop`].
+#[derive(Clone, Debug)]
+pub enum Bound {
+    /// A number known when the program is made.
+    Static(i64),
+    /// An integer scalar.
+    Data(Tensor),
+}
+
+impl From<i32> for Bound {
+    fn from(bound: i32) -> Bound {
+        Bound::Static(bound.into())
+    }
+}
+
+impl From<i64> for Bound {
+    fn from(bound: i64) -> Bound {
+        Bound::Static(bound)
+    }
+}
+
+impl From<usize> for Bound {
+    fn from(bound: usize) -> Bound {
+        Bound::Static(i64::try_from(bound).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<&Tensor> for Bound {
+    fn from(bound: &Tensor) -> Bound {
+        Bound::Data(bound.clone())
+    }
+}
+
+impl Bound {
+    fn value(&self) -> Result<Value> {
+        match self {
+            Bound::Static(bound) => Ok(Value::scalar(Scalar::new(*bound))),
+            Bound::Data(tensor) if tensor.aval().rank() == 0 && tensor.aval().dtype().is_int() => {
+                ops::convert(&tensor.value()?, DType::I64)
+            }
+            Bound::Data(tensor) => {
+                let text = format!("a bound is {}, not an integer scalar", tensor.aval());
+                Err(Error::new(ErrorKind::DType, "fori_loop", text))
+            }
+        }
+    }
+}
+
+/// The last carry of `body` applied to the i64 counter and the carry, for the counter from `low` up
+/// to but without `high`.
+///
+/// If both bounds are numbers this is a [`scan`], which has a reverse derivative; else it is a
+/// [`while_loop`], which has none.
+///
+/// # Errors
+/// As for [`while_loop`]; if a bound is not an integer scalar.
+///
+/// # Example
+/// ```
+/// use oxbridge::prelude::*;
+/// let x = Tensor::from_slice(&[2f32], [])?;
+/// let cube = |x: &Tensor| fori_loop(0, 2, |_, y: &Tensor| y.mul(x), x);
+/// assert_eq!(cube(&x)?.item::<f32>()?, 8.0);
+/// assert_eq!(grad(cube)(&x)?.item::<f32>()?, 12.0);
+/// # Ok::<(), Error>(())
+/// ```
+pub fn fori_loop<C: Tree>(
+    low: impl Into<Bound>,
+    high: impl Into<Bound>,
+    body: impl Fn(&Tensor, &C) -> Result<C>,
+    init: &C,
+) -> Result<C> {
+    let (low, high) = (low.into(), high.into());
+    if let (Bound::Static(low), Bound::Static(high)) = (&low, &high) {
+        let length = usize::try_from(high.saturating_sub(*low)).unwrap_or(0);
+        let shape = Shape::new(&[length]);
+        let counter = ops::iota(DType::I64, &shape, 0)?;
+        let counter = ops::add(&counter, &ops::full(Scalar::new(*low), &shape)?)?;
+        let step = |carry: &C, i: &Tensor| Ok((body(i, carry)?, ()));
+        return Ok(scan(step, init, &Tensor::from_value(counter), ScanOptions::default())?.0);
+    }
+    let high = Tensor::from_value(high.value()?);
+    let one = Value::scalar(Scalar::new(1i64));
+    let copy = rebuild(init, leaves(init).into_iter().cloned())?;
+    let test = |(i, _): &(Tensor, C)| Ok(Tensor::from_value(ops::lt(&i.value()?, &high.value()?)?));
+    let next = |(i, carry): &(Tensor, C)| {
+        let carry = body(i, carry)?;
+        Ok((Tensor::from_value(ops::add(&i.value()?, &one)?), carry))
+    };
+    Ok(while_loop(test, next, &(Tensor::from_value(low.value()?), copy))?.1)
+}
+
+/// How [`scan`] runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScanOptions {
+    /// From the last row to the first.
+    pub reverse: bool,
+    /// The number of steps; needed only if no tensor is scanned over.
+    pub length: Option<usize>,
+}
+
+/// The last carry, and the stack of what each step gives: `body` is applied to the carry and one
+/// row of `xs` after the other.
+///
+/// **Shapes:** all tensors of `xs` have one size on axis 0, which is the number of steps; the second
+/// result's tensors have it as a new axis 0.
+///
+/// # Errors
+/// If the sizes on axis 0 differ or there is none, if `body` gives another carry type than it takes,
+/// if it writes to a tensor from outside, or with what it says.
+///
+/// # Example
+/// ```
+/// use oxbridge::prelude::*;
+/// let x = Tensor::from_slice(&[1f32, 2., 3.], [3])?;
+/// let zero = Tensor::zeros([], DType::F32)?;
+/// let add = |sum: &Tensor, x: &Tensor| {
+///     let sum = sum.add(x)?;
+///     Ok((sum.clone(), sum))
+/// };
+/// let (last, sums) = scan(add, &zero, &x, ScanOptions::default())?;
+/// assert_eq!(last.item::<f32>()?, 6.0);
+/// assert_eq!(sums.to_vec::<f32>()?, [1., 3., 6.]);
+/// # Ok::<(), Error>(())
+/// ```
+pub fn scan<C: Tree, X: Tree, Y: Tree>(
+    body: impl Fn(&C, &X) -> Result<(C, Y)>,
+    init: &C,
+    xs: &X,
+    options: ScanOptions,
+) -> Result<(C, Y)> {
+    let (carry, rows) = (values_of(init)?, values_of(xs)?);
+    let length = length_of(xs, &rows, options.length)?;
+    let mut ins = bare(&carry);
+    ins.extend(bare(&rows).iter().map(|aval| aval.with_shape(aval.shape().remove(0))));
+    let region = Region::record("scan", &ins, |values| {
+        let (c, x) = values.split_at(carry.len());
+        let x = rebuild(xs, tensors(x.iter().cloned()))?;
+        body(&rebuild(init, tensors(c.iter().cloned()))?, &x)
+    })?;
+    check_carry("scan", init, &region.out.0)?;
+    let how = (length, options.reverse);
+    let mut outs = ops::scan(&region.captured_first(), how, &region.captured, &carry, &rows)?;
+    let stacks: Values = outs.drain(carry.len()..).collect();
+    Ok((rebuild(init, tensors(outs))?, rebuild(&region.out.1, tensors(stacks))?))
+}
+
+fn length_of(xs: &impl Leaves, rows: &[Value], given: Option<usize>) -> Result<usize> {
+    let mut length = given;
+    for (i, value) in rows.iter().enumerate() {
+        let fail = |why: String| {
+            let text = format!("{} {} {why}", leaf_name(xs, i), value.aval());
+            Err(Error::new(ErrorKind::Shape, "scan", text))
+        };
+        match (value.shape().first().copied(), length) {
+            (None, _) => return fail("has no axis 0 to go along".into()),
+            (Some(n), Some(m)) if n != m => {
+                return fail(format!("has size {n} on axis 0, but the loop has {m} steps"));
+            }
+            (found, _) => length = found,
+        }
+    }
+    length.ok_or_else(|| {
+        Error::new(ErrorKind::Value, "scan", "there is no tensor that gives the number of steps")
+            .help("give it as `ScanOptions::length`")
+    })
+}
+
+/// `f` of one row of `xs` after the other, stacked: as [`vmap`](super::vmap) but one at a time.
+///
+/// # Errors
+/// As for [`scan`].
+pub fn map<X: Tree, Y: Tree>(f: impl Fn(&X) -> Result<Y>, xs: &X) -> Result<Y> {
+    Ok(scan(|(), x: &X| Ok(((), f(x)?)), &(), xs, ScanOptions::default())?.1)
+}
