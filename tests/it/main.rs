@@ -4,6 +4,7 @@
 
 mod cases;
 mod checkpoint;
+mod control;
 mod derive;
 mod errors;
 mod laws;
