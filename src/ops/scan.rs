@@ -294,6 +294,12 @@ impl Primitive for Scan {
 
     fn lower(&self, cx: &mut Lowering, operands: &[Val], outs: &[Aval]) -> Result<Vec<Val>> {
         let int = Aval::scalar(DType::I32);
+        if self.length == 0 {
+            // There is no row that a step could be written for.
+            let rows = outs[self.num_carry..].iter();
+            let rows = rows.map(|aval| cx.constant(Scalar::zero(aval.dtype()), aval));
+            return Ok(self.parts(operands).1.iter().cloned().chain(rows).collect());
+        }
         let mut state = vec![cx.constant(Scalar::new(0i32), &int)];
         state.extend(operands.iter().cloned());
         for aval in &outs[self.num_carry..] {

@@ -166,6 +166,31 @@ fn loops_of_unknown_length() {
     let n = Tensor::from_slice(&[5i32], []).unwrap();
     let sum = |n: &Tensor| fori_loop(1, n, |_, s: &Tensor| s.add(s), &a);
     close(&sum(&n).unwrap(), &t(&[32.0], &[]), 1e-15);
+    // The body reads `x` from outside, so a constant has a tangent too.
+    let power = |x: &Tensor, n: &Tensor| fori_loop(0, n, |_, y: &Tensor| y.mul(x), x);
+    let x = t(&[1.5], &[]);
+    let (y, slope) = jvp(|x: &Tensor| power(x, &n), &x, &t(&[1.0], &[])).unwrap();
+    close(&y, &t(&[1.5f64.powi(6)], &[]), 1e-14);
+    close(&slope, &t(&[6.0 * 1.5f64.powi(5)], &[]), 1e-14);
+    let counts = Tensor::from_slice(&[0i32, 3, 1], [3]).unwrap();
+    let slope = |n: &Tensor| Ok(jvp(|x: &Tensor| power(x, n), &x, &t(&[1.0], &[]))?.1);
+    let want = t(&[1.0, 4.0 * 1.5f64.powi(3), 3.0], &[3]);
+    close(&vmap(slope)(&counts).unwrap(), &want, 1e-14);
+    close(&jit(vmap(slope)).call(&counts).unwrap(), &want, 1e-14);
+}
+
+/// Everything above runs on the default device; this compares it with the host.
+#[test]
+fn the_host_gives_the_same() {
+    let (p, xs) = parameters();
+    let host = Client::host(1).device(0).unwrap();
+    let there = |x: &Tensor| x.to_device(&host).unwrap();
+    let moved = (there(&p.0), there(&p.1));
+    let slopes = |p: &Cell, xs: &Tensor| grad(|p: &Cell| rnn(p, xs))(p).unwrap();
+    let (here, on_host) = (slopes(&p, &xs), slopes(&moved, &there(&xs)));
+    close(&here.0, &on_host.0, 1e-12);
+    let (w, x) = (t(&[0.7, -1.2], &[2]), t(&[1.0, 0.5], &[2]));
+    close(&nested(&w, &x).unwrap(), &nested(&there(&w), &there(&x)).unwrap(), 1e-14);
 }
 
 #[test]
