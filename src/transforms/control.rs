@@ -145,6 +145,9 @@ pub fn cond<A: Tree, B: Tree>(
     choose("cond", &index, &[&no, &yes], operands)
 }
 
+/// One branch of [`switch`].
+pub type Branch<'f, A, B> = &'f dyn Fn(&A) -> Result<B>;
+
 /// The result of the branch whose number `index` is, kept between the first and the last: one
 /// program, in which one branch runs.
 ///
@@ -166,7 +169,7 @@ pub fn cond<A: Tree, B: Tree>(
 /// ```
 pub fn switch<A: Tree, B: Tree>(
     index: &Tensor,
-    branches: &[&dyn Fn(&A) -> Result<B>],
+    branches: &[Branch<'_, A, B>],
     operands: &A,
 ) -> Result<B> {
     let aval = index.aval();
@@ -183,12 +186,12 @@ pub fn switch<A: Tree, B: Tree>(
 fn choose<A: Tree, B: Tree>(
     op: &'static str,
     index: &Value,
-    branches: &[&dyn Fn(&A) -> Result<B>],
+    branches: &[Branch<'_, A, B>],
     operands: &A,
 ) -> Result<B> {
     let mut values = values_of(operands)?;
     let ins = bare(&values);
-    let record = |f: &&dyn Fn(&A) -> Result<B>| {
+    let record = |f: &Branch<'_, A, B>| {
         Region::record(op, &ins, |xs| f(&rebuild(operands, tensors(xs.iter().cloned()))?))
     };
     let regions = branches.iter().map(record).collect::<Result<Vec<_>>>()?;

@@ -19,7 +19,7 @@ pub mod tree;
 pub mod vmap;
 
 pub use catch::catch;
-pub use control::{Bound, ScanOptions, cond, fori_loop, map, scan, switch, while_loop};
+pub use control::{Bound, Branch, ScanOptions, cond, fori_loop, map, scan, switch, while_loop};
 pub use grad::{grad, jvp, value_and_grad, vjp};
 pub use jit::{Jit, jit};
 pub use tree::{Leaves, Tree};
