@@ -4,8 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 # `make ARGS='--steps 100 --mesh 1x1' demo` passes flags on to the example.
 ARGS ?=
-PROFILE ?=
-OXBRIDGE = cargo run --quiet $(PROFILE) --bin oxbridge --
+TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help setup setup-test tools demo test lint docs examples bench
 
@@ -33,15 +32,20 @@ tools:
 	@command -v cargo >/dev/null || { \
 	  echo 'cargo is missing: install Rust 1.95 or newer with rustup' >&2; exit 1; }
 
+# The command line is run as it was built, since `cargo run` would build it again with other features
+# of the crates that it shares with examples and tests.
 setup: tools
-	$(OXBRIDGE) plugin install cpu
+	cargo build --bin oxbridge
+	$(TARGET)/debug/oxbridge plugin install cpu
 
-setup-test: setup
-	$(OXBRIDGE) plugin install all-cpu
+setup-test: tools
+	cargo build --workspace --bins --examples --tests
+	$(TARGET)/debug/oxbridge plugin install all-cpu
 
-demo: PROFILE := --profile demo
-demo: setup
-	cargo run --profile demo --example train_gpt -- $(ARGS)
+demo: tools
+	cargo build --profile demo --bin oxbridge --example train_gpt
+	$(TARGET)/demo/oxbridge plugin install cpu
+	$(TARGET)/demo/examples/train_gpt $(ARGS)
 
 # The tests come last, so that their summary ends the output.
 test: setup-test lint docs examples
@@ -54,9 +58,8 @@ lint:
 docs:
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 
-examples:
-	cargo build --examples
-	cargo run --example first
+examples: setup-test
+	$(TARGET)/debug/examples/first
 
 bench:
 	cargo bench --benches
