@@ -1,7 +1,7 @@
 //! Control flow over trees: values, derivatives, batches, `jit`, and errors.
 
 use oxbridge::prelude::*;
-use oxbridge::transforms::map;
+use oxbridge::transforms::{Branch, map};
 
 type Cell = (Tensor, Tensor);
 
@@ -198,7 +198,7 @@ fn a_switch_keeps_its_index_inside() {
     let x = t(&[1.0, 2.0], &[2]);
     let at = |i: i64| {
         let index = Tensor::from_slice(&[i], []).unwrap();
-        let branches: [&dyn Fn(&Tensor) -> Result<Tensor>; 3] =
+        let branches: [Branch<'_, Tensor, Tensor>; 3] =
             [&|x| x.neg(), &|x| x.mul(x), &|x| x.add(x)];
         switch(&index, &branches, &x).unwrap()
     };
