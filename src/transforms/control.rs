@@ -420,7 +420,7 @@ fn length_of(xs: &impl Leaves, rows: &[Value], given: Option<usize>) -> Result<u
     })
 }
 
-/// `f` of one row of `xs` after the other, stacked: as [`vmap`](super::vmap) but one at a time.
+/// `f` of one row of `xs` after the other, stacked: as [`vmap`](super::vmap()) but one at a time.
 ///
 /// # Errors
 /// As for [`scan`].
