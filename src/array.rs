@@ -137,11 +137,6 @@ impl Array {
         self.0.donated.load(Ordering::Acquire)
     }
 
-    /// Whether the calling handle is the only one.
-    pub fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
-    }
-
     /// Checks that the buffers were not given away.
     ///
     /// # Errors

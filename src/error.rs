@@ -54,8 +54,6 @@ pub enum ErrorKind {
     Format,
     /// The operating system refused a file operation.
     Io,
-    /// A panic that a transform caught.
-    Panic,
 }
 
 /// An error: the operation, its [`ErrorKind`], a sentence, notes, and where the caller stands.

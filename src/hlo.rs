@@ -119,21 +119,6 @@ impl Body {
         Val::new(out, aval)
     }
 
-    /// The text of a region with the given parameter types, whose body `fill` writes; `fill` gets
-    /// the parameters and gives the results, which the region returns.
-    pub fn region(
-        &mut self,
-        params: &[Aval],
-        fill: impl FnOnce(&mut Body, &[Val]) -> Vec<Val>,
-    ) -> String {
-        let mut inner = Body { text: String::new(), next: self.next, depth: self.depth + 2 };
-        let args: Vec<Val> = params.iter().map(|a| Val::new(inner.fresh(), a)).collect();
-        let results = fill(&mut inner, &args);
-        inner.ret("stablehlo.return", &results);
-        self.next = inner.next;
-        inner.into_region(&args, self.depth)
-    }
-
     /// Writes the terminator.
     pub fn ret(&mut self, op: &str, results: &[Val]) {
         let names = join(results.iter().map(Val::name));

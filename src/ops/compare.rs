@@ -8,7 +8,7 @@ use crate::backend::host::{HostArray, convert};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::Val;
-use crate::ops::{create::full_like, create::zeros};
+use crate::ops::create::{full_like, or_zeros};
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -163,8 +163,8 @@ impl Primitive for Select {
         if tangents[1].is_none() && tangents[2].is_none() {
             return Ok((smallvec![out], smallvec![None]));
         }
-        let side = |t: &Tangent, x: &Value| t.clone().map_or_else(|| zeros(x.aval()), Ok);
-        let (x, y) = (side(&tangents[1], &primals[1])?, side(&tangents[2], &primals[2])?);
+        let x = or_zeros(&tangents[1], primals[1].aval())?;
+        let y = or_zeros(&tangents[2], primals[2].aval())?;
         Ok((smallvec![out], smallvec![Some(select(&primals[0], &x, &y)?)]))
     }
 

@@ -81,6 +81,11 @@ pub fn zeros(aval: &Aval) -> Result<Value> {
     full(Scalar::zero(aval.dtype()), aval.shape())
 }
 
+/// A tangent or cotangent, as zeros of the type `aval` if it is not there.
+pub(crate) fn or_zeros(tangent: &Tangent, aval: &Aval) -> Result<Value> {
+    tangent.clone().map_or_else(|| zeros(aval), Ok)
+}
+
 /// The primitive `iota`: each element is its index along one axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Iota {

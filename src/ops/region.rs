@@ -5,7 +5,8 @@
 
 use crate::aval::{Aval, Avals};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::{ARITHMETIC, move_batch_axis};
+use crate::ops::create::or_zeros;
+use crate::ops::move_batch_axis;
 use crate::trace::graph::{Atom, Graph};
 use crate::trace::record::Recorder;
 use crate::trace::{Value, Values};
@@ -99,7 +100,7 @@ pub(super) fn padded(
     for ((aval, wanted), has) in avals.iter().zip(wanted).zip(has) {
         let value = if *has { made.next() } else { None };
         if *wanted {
-            out.push(value.map_or_else(|| (ARITHMETIC.zeros)(aval), Ok)?);
+            out.push(or_zeros(&value, aval)?);
         }
     }
     Ok(out)

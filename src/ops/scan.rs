@@ -1,6 +1,7 @@
 //! `scan`: a loop of known length that takes rows in and gives rows out.
 
 use super::call::{batched, key, split, transposed};
+use super::create::or_zeros;
 use super::region::{batch_avals, chosen, front, graph_of, in_front, misfit, padded, stacked};
 use super::while_loop::grow;
 use super::{add, move_batch_axis, zeros};
@@ -357,7 +358,7 @@ impl Primitive for Scan {
         let num_consts = operands.len();
         for ((x, t), active) in primals[c..].iter().zip(carry).zip(&made.carry) {
             if *active {
-                operands.push(t.clone().map_or_else(|| zeros(&x.aval().unsharded()), Ok)?);
+                operands.push(or_zeros(t, x.aval())?);
             }
         }
         let num_carry = operands.len() - num_consts;
@@ -392,8 +393,7 @@ impl Primitive for Scan {
             inputs.push(zeros(operand.aval())?);
         }
         for (operand, ct) in carry.iter().zip(cts) {
-            let zero = || zeros(&operand.aval().unsharded());
-            inputs.push(ct.clone().map_or_else(zero, Ok)?);
+            inputs.push(or_zeros(ct, operand.aval())?);
         }
         let num_carry = inputs.len() - num_consts;
         inputs.extend(known(rows).into_iter().chain(cts[k..].iter().flatten().cloned()));

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::{self, Val};
 use crate::ops::binary::add;
 use crate::ops::compare::{eq, select};
-use crate::ops::create::{full_like, iota, zeros};
+use crate::ops::create::{full_like, iota, or_zeros, zeros};
 use crate::ops::index::{
     Gather, GatherDims, IndexMode, Pointing, along_axis_dims, batch_params, clamp_starts,
     last_starts, shift, signed_indices,
@@ -163,7 +163,7 @@ impl Scatter {
             (ScatterKind::Set, _) => self.set_jvp(primals, x, y).map(Some),
             (ScatterKind::Add, None) => Ok(x.clone()),
             (ScatterKind::Add, Some(y)) => {
-                let x = x.clone().map_or_else(|| zeros(primals[0].aval()), Ok)?;
+                let x = or_zeros(x, primals[0].aval())?;
                 self.of_kind(ScatterKind::Add, &x, indices, y).map(Some)
             }
             (ScatterKind::Mul, None) => match x {

@@ -8,7 +8,7 @@ use crate::dtype::Scalar;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::{self, Val};
 use crate::ops::compare::select;
-use crate::ops::create::{full, full_like, zeros};
+use crate::ops::create::{full, full_like, or_zeros};
 use crate::ops::reduce::reduce_sum;
 use crate::shape::Shape;
 use crate::trace::lower::Lowering;
@@ -343,8 +343,7 @@ pub fn pad(x: &Value, value: &Value, low: &[i64], high: &[i64], interior: &[i64]
 
 /// The tangents, zeros for those that are not there.
 pub(crate) fn filled(primals: &[Value], tangents: &[Tangent]) -> Result<Values> {
-    let fill = |(x, t): (&Value, &Tangent)| t.clone().map_or_else(|| zeros(x.aval()), Ok);
-    primals.iter().zip(tangents).map(fill).collect()
+    primals.iter().zip(tangents).map(|(x, t)| or_zeros(t, x.aval())).collect()
 }
 
 /// The primitive `concatenate`: the operands one after the other along an axis.

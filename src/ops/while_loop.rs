@@ -1,8 +1,9 @@
 //! `while`: a graph applied to its own results as long as another graph says so.
 
 use super::call::{batched, key};
+use super::create::or_zeros;
 use super::region::{batch_avals, chosen, front, graph_of, in_front, misfit, padded};
-use super::{broadcast_in_dim, reduce_or, select, zeros};
+use super::{broadcast_in_dim, reduce_or, select};
 use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
 use crate::dtype::DType;
@@ -234,7 +235,7 @@ impl Primitive for While {
         operands.extend(carry.iter().cloned());
         for ((x, t), active) in carry.iter().zip(ct).zip(&made.active) {
             if *active {
-                operands.push(t.clone().map_or_else(|| zeros(&x.aval().unsharded()), Ok)?);
+                operands.push(or_zeros(t, x.aval())?);
             }
         }
         let prim = While {

@@ -3,7 +3,7 @@
 //! `&a + &b` cannot give a `Result`, so it panics with the text of its [`Error`]. Transforms and
 //! [`catch`] bring such a panic back as that very error.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -48,12 +48,4 @@ pub fn catch<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
         (Err(_), Some(error)) => Err(error),
         (Err(payload), None) => resume_unwind(payload),
     }
-}
-
-/// The error of a panic that is not an operator's, where a result has to be given all the same.
-#[cold]
-pub fn panicked(op: &'static str, payload: &(dyn std::any::Any + Send)) -> Error {
-    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_string());
-    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-    Error::new(ErrorKind::Panic, op, text.unwrap_or_else(|| "the function panicked".into()))
 }

@@ -4,6 +4,7 @@ use super::catch::catch;
 use super::tree::{Leaves, Tree, leaf_name, leaves, rebuild};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops;
+use crate::ops::create::or_zeros;
 use crate::trace::cell::Tensor;
 use crate::trace::jvp::{self, Jvp};
 use crate::trace::linear::{Linearized, linearize};
@@ -50,8 +51,7 @@ fn cotangents<A: Tree>(args: &A, cts: Tangents) -> Result<A> {
     let mut cts = cts.into_iter();
     args.map(&mut |tensor| {
         let ct = cts.next().flatten();
-        let aval = tensor.aval();
-        Ok(Tensor::from_value(ct.map_or_else(|| ops::zeros(&aval.unsharded()), Ok)?))
+        Ok(Tensor::from_value(or_zeros(&ct, &tensor.aval())?))
     })
 }
 
@@ -204,9 +204,7 @@ pub fn jvp<A: Tree, B: Tree>(
         values.iter().map(|v| jvp::split(guard.trace(), v)).unzip();
     let tangents = primals.iter().zip(tangents);
     let tangents = tangents
-        .map(|(p, t)| {
-            Ok(Tensor::from_value(t.map_or_else(|| ops::zeros(&p.aval().unsharded()), Ok)?))
-        })
+        .map(|(p, t)| Ok(Tensor::from_value(or_zeros(&t, p.aval())?)))
         .collect::<Result<Vec<_>>>()?;
     Ok((rebuild(&out, primals.into_iter().map(Tensor::from_value))?, rebuild(&out, tangents)?))
 }

@@ -1,6 +1,7 @@
 //! `dot_general`, and the matrix products that it and the convolution stand on.
 
 use super::HostArray;
+use super::convert::convert;
 use crate::dtype::DType;
 use crate::shape::Shape;
 use crate::with_dtype;
@@ -321,33 +322,9 @@ fn rows<T: Copy>(
     }
 }
 
-/// `x` as `to`: `bool` and real to real by value, complex to complex by parts; the same dtype
-/// shares `x`.
+/// `x` as `to`, by [`convert`]; the same dtype shares `x`, strides and all.
 pub(super) fn cast(x: &HostArray, to: DType) -> HostArray {
-    if x.dtype() == to {
-        return x.clone();
-    }
-    match (x.dtype(), to) {
-        (DType::C64, DType::C128) => {
-            map::<_, _>(x, to, |v: Complex<f32>| Complex::new(f64::from(v.re), f64::from(v.im)))
-        }
-        (DType::C128, DType::C64) => {
-            map::<_, _>(x, to, |v: Complex<f64>| Complex::new(v.re as f32, v.im as f32))
-        }
-        (DType::Bool, to) => cast(&x.bitcast(DType::U8), to),
-        (from, to) => with_dtype!(real, from, T => {
-            with_dtype!(real, to, O => map::<T, O>(x, to, AsPrimitive::as_), else x.clone())
-        }, else x.clone()),
-    }
-}
-
-fn map<T: Pod, O: Pod>(x: &HostArray, to: DType, f: impl Fn(T) -> O) -> HostArray {
-    let x = x.contiguous();
-    HostArray::build_as::<O>(to, x.shape(), |out| {
-        for (o, &v) in out.iter_mut().zip(x.as_contiguous::<T>().unwrap_or_default()) {
-            *o = f(v);
-        }
-    })
+    if x.dtype() == to { x.clone() } else { convert(x, to) }
 }
 
 #[cfg(test)]
