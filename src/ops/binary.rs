@@ -14,6 +14,7 @@ use crate::hlo::Val;
 use crate::ops::compare::{eq, lt, select};
 use crate::ops::create::full_like;
 use crate::ops::elementwise::*;
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -102,11 +103,11 @@ impl<B: Binary> Primitive for Map2<B> {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
-        let (operands, axis) = align_batch(size, operands, axes)?;
+        let (operands, axis) = align_batch(batch.size, operands, axes)?;
         Ok((smallvec![bind_one(self, &operands)?], smallvec![Some(axis)]))
     }
 

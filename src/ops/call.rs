@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::Val;
 use crate::mesh::{Mesh, NamedSharding};
 use crate::ops::ARITHMETIC;
-use crate::trace::batch::{self, Batch};
+use crate::trace::batch::{self, Batch, BatchAxis};
 use crate::trace::graph::{DerivedKey, Graph};
 use crate::trace::linear::{Input, LinearTape, linearize};
 use crate::trace::lower::Lowering;
@@ -65,7 +65,21 @@ pub(super) struct Split {
 }
 
 pub(super) fn key(what: &'static str, numbers: impl IntoIterator<Item = usize>) -> DerivedKey {
-    DerivedKey { what, numbers: numbers.into_iter().collect() }
+    DerivedKey { what, numbers: numbers.into_iter().collect(), batch: None }
+}
+
+/// The key of what is derived for a batch.
+pub(super) fn batch_key(
+    what: &'static str,
+    batch: &BatchAxis,
+    numbers: impl IntoIterator<Item = usize>,
+) -> DerivedKey {
+    DerivedKey { batch: Some(batch.clone()), ..key(what, numbers) }
+}
+
+/// A number for each mapped axis, for keys.
+pub(super) fn places(axes: &[Option<usize>]) -> impl Iterator<Item = usize> + '_ {
+    axes.iter().map(|axis| axis.map_or(0, |axis| axis + 1))
 }
 
 /// The graph of `f` over operands of the given types, which must capture nothing.
@@ -187,14 +201,14 @@ impl Primitive for Call {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
         let ins: Avals = operands.iter().map(|v| v.aval().unsharded()).collect();
-        let numbers = std::iter::once(size).chain(axes.iter().map(|a| a.map_or(0, |a| a + 1)));
-        let batched =
-            self.graph.derived(key("batch", numbers), || batched(&self.graph, size, &ins, axes))?;
+        let batch = batch.seen_by([&self.graph]);
+        let key = batch_key("batch", &batch, places(axes));
+        let batched = self.graph.derived(key, || batched(&self.graph, &batch, &ins, axes))?;
         let outs = bind(&self.with(Arc::clone(&batched.0)), operands)?;
         Ok((outs, batched.1.iter().copied().collect()))
     }
@@ -266,13 +280,13 @@ pub(super) fn transposed(
 /// The graph over a batch, and the mapped axis of each result.
 pub(super) fn batched(
     graph: &Graph,
-    size: usize,
+    batch: &BatchAxis,
     ins: &[Aval],
     axes: &[Option<usize>],
 ) -> Result<(Arc<Graph>, Vec<Option<usize>>)> {
     let mut out_axes = Vec::new();
     let made = record(ins, |values| {
-        let guard = Trace::start(Box::new(Batch { size }));
+        let guard = Trace::start(Box::new(Batch { axis: batch.clone() }));
         let mapped: Values = values
             .iter()
             .zip(axes)

@@ -9,6 +9,7 @@ use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::Val;
 use crate::ops::create::{full_like, or_zeros};
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -80,11 +81,11 @@ impl Primitive for Compare {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
-        let (operands, axis) = align_batch(size, operands, axes)?;
+        let (operands, axis) = align_batch(batch.size, operands, axes)?;
         Ok((smallvec![bind_one(self, &operands)?], smallvec![Some(axis)]))
     }
 
@@ -180,23 +181,23 @@ impl Primitive for Select {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
         let scalar = operands[0].rank() == usize::from(axes[0].is_some());
         if scalar && axes[0].is_none() {
-            let (rest, axis) = align_batch(size, &operands[1..], &axes[1..])?;
+            let (rest, axis) = align_batch(batch.size, &operands[1..], &axes[1..])?;
             let out = select(&operands[0], &rest[0], &rest[1])?;
             return Ok((smallvec![out], smallvec![Some(axis)]));
         }
         if !scalar {
-            let (all, axis) = align_batch(size, operands, axes)?;
+            let (all, axis) = align_batch(batch.size, operands, axes)?;
             return Ok((smallvec![bind_one(self, &all)?], smallvec![Some(axis)]));
         }
         // One predicate for each example: spread it over the example's axes.
-        let x = move_batch_axis(size, &operands[1], axes[1], 0)?;
-        let y = move_batch_axis(size, &operands[2], axes[2], 0)?;
+        let x = move_batch_axis(batch.size, &operands[1], axes[1], 0)?;
+        let y = move_batch_axis(batch.size, &operands[2], axes[2], 0)?;
         let pred = broadcast_in_dim(&operands[0], x.shape(), &[0])?;
         Ok((smallvec![select(&pred, &x, &y)?], smallvec![Some(0)]))
     }

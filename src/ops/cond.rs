@@ -1,6 +1,6 @@
 //! `cond`: one of several graphs, chosen by an index.
 
-use super::call::{Call, Split, batched, key, split, transposed};
+use super::call::{Call, Split, batch_key, batched, key, places, split, transposed};
 use super::region::{chosen, front, graph_of, in_front, misfit, padded};
 use super::{bad_dtype, eq, select};
 use crate::aval::{Aval, Avals};
@@ -9,11 +9,13 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::Val;
 use crate::ops::zeros;
-use crate::trace::graph::Graph;
+use crate::trace::batch::BatchAxis;
+use crate::trace::graph::{DerivedKey, Graph};
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
 use crate::trace::{Value, Values, bind};
+use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -35,15 +37,15 @@ struct CondSplit {
 }
 
 impl Cond {
+    /// What is derived from all branches under `key`.
     fn derived<T: Any + Send + Sync>(
         &self,
-        what: &'static str,
-        numbers: impl IntoIterator<Item = usize>,
+        key: DerivedKey,
         make: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
         let ids = self.branches.iter().map(|graph| graph.id() as usize);
-        let numbers = std::iter::once(self.branches.len()).chain(ids).chain(numbers);
-        self.branches[0].derived(key(what, numbers), make)
+        let numbers = std::iter::once(self.branches.len()).chain(ids).chain(key.numbers).collect();
+        self.branches[0].derived(DerivedKey { numbers, ..key }, make)
     }
 
     fn split(&self, active: &[bool]) -> Result<CondSplit> {
@@ -101,18 +103,18 @@ impl Cond {
 
     fn batched(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         ins: &[Aval],
         axes: &[Option<usize>],
         all: bool,
     ) -> Result<(Vec<Arc<Graph>>, Vec<bool>)> {
-        let parts = self.branches.iter().map(|g| batched(g, size, ins, axes));
+        let parts = self.branches.iter().map(|g| batched(g, batch, ins, axes));
         let parts = parts.collect::<Result<Vec<_>>>()?;
         let outs = self.branches[0].outputs().len();
         let mapped: Vec<bool> =
             (0..outs).map(|i| all || parts.iter().any(|(_, axes)| axes[i].is_some())).collect();
         let align = |(graph, axes): &(Arc<Graph>, Vec<Option<usize>>)| {
-            graph_of(ins, |xs| in_front(size, &graph.run(xs)?, axes, &mapped))
+            graph_of(ins, |xs| in_front(batch.size, &graph.run(xs)?, axes, &mapped))
         };
         let graphs = parts.iter().map(align).collect::<Result<_>>()?;
         Ok((graphs, mapped))
@@ -179,7 +181,7 @@ impl Primitive for Cond {
 
     fn jvp(&self, primals: &[Value], tangents: &[Tangent]) -> Result<(Values, Tangents)> {
         let active: Vec<bool> = tangents[1..].iter().map(Option::is_some).collect();
-        let split = self.derived("cond_split", flags(&active), || self.split(&active))?;
+        let split = self.derived(key("cond_split", flags(&active)), || self.split(&active))?;
         let mut outs = bind(&Cond { branches: split.forward.clone() }, primals)?;
         let residuals: Values = outs.drain(split.depends.len()..).collect();
         if !split.depends.contains(&true) {
@@ -198,7 +200,8 @@ impl Primitive for Cond {
         let linear: Vec<bool> = operands[1..].iter().map(Operand::is_linear).collect();
         let has: Vec<bool> = cts.iter().map(Option::is_some).collect();
         let numbers = flags(&linear).chain(flags(&has));
-        let made = self.derived("cond_transpose", numbers, || self.transposed(&linear, &has))?;
+        let made =
+            self.derived(key("cond_transpose", numbers), || self.transposed(&linear, &has))?;
         let known = operands[1..].iter().filter_map(|o| o.known().cloned());
         let inputs: Values = std::iter::once(index.clone())
             .chain(known)
@@ -216,15 +219,15 @@ impl Primitive for Cond {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
         let ins: Vec<Aval> = operands[1..].iter().map(|v| v.aval().unsharded()).collect();
         let all = axes[0].is_some();
-        let numbers = axes.iter().map(|a| a.map_or(0, |a| a + 1)).chain([size]);
-        let made =
-            self.derived("cond_batch", numbers, || self.batched(size, &ins, &axes[1..], all))?;
+        let batch = batch.seen_by(&self.branches);
+        let key = batch_key("cond_batch", &batch, places(axes));
+        let made = self.derived(key, || self.batched(&batch, &ins, &axes[1..], all))?;
         let (graphs, mapped) = &*made;
         let out_axes = front(mapped).into_iter().collect();
         if !all {
@@ -246,6 +249,10 @@ impl Primitive for Cond {
             }
         }
         Ok((outs, out_axes))
+    }
+
+    fn graphs(&self) -> SmallVec<[&Arc<Graph>; 2]> {
+        self.branches.iter().collect()
     }
 
     fn params(&self) -> String {

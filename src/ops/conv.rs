@@ -12,6 +12,7 @@ use crate::hlo::{self, Val};
 use crate::ops::dot::{Precision, bilinear_jvp, check_product_dtypes, widen};
 use crate::ops::shape::{move_axis, reshape};
 use crate::ops::slice::reverse;
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -339,7 +340,7 @@ impl Primitive for ConvGeneral {
 
     fn batch(
         &self,
-        _: usize,
+        _: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {

@@ -7,6 +7,7 @@ use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::Val;
 use crate::ops::elementwise::real;
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -78,7 +79,7 @@ impl Primitive for Convert {
 
     fn batch(
         &self,
-        _: usize,
+        _: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
@@ -153,7 +154,7 @@ impl Primitive for Bitcast {
 
     fn batch(
         &self,
-        _: usize,
+        _: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {

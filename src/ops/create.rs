@@ -6,6 +6,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::Val;
 use crate::shape::Shape;
+use crate::trace::batch::BatchAxis;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
 use crate::trace::{Value, Values, bind_one};
@@ -45,7 +46,12 @@ impl Primitive for Full {
         Ok(smallvec![])
     }
 
-    fn batch(&self, _: usize, _: &[Value], _: &[Option<usize>]) -> Result<(Values, BatchAxes)> {
+    fn batch(
+        &self,
+        _: &BatchAxis,
+        _: &[Value],
+        _: &[Option<usize>],
+    ) -> Result<(Values, BatchAxes)> {
         Ok((smallvec![full(self.value, &self.shape)?], smallvec![None]))
     }
 
@@ -129,7 +135,12 @@ impl Primitive for Iota {
         Ok(smallvec![])
     }
 
-    fn batch(&self, _: usize, _: &[Value], _: &[Option<usize>]) -> Result<(Values, BatchAxes)> {
+    fn batch(
+        &self,
+        _: &BatchAxis,
+        _: &[Value],
+        _: &[Option<usize>],
+    ) -> Result<(Values, BatchAxes)> {
         Ok((smallvec![bind_one(self, &[])?], smallvec![None]))
     }
 

@@ -21,6 +21,7 @@ use crate::ops::binary::{add, and, max, mul, or, sub};
 use crate::ops::call::fused;
 use crate::ops::create::full_like;
 use crate::ops::elementwise::{abs, exp, is_finite, log1p, neg, not};
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -238,7 +239,7 @@ impl Primitive for Cumulative {
 
     fn batch(
         &self,
-        _: usize,
+        _: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {

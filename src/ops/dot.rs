@@ -12,6 +12,7 @@ use crate::ops::binary::add;
 use crate::ops::index::batch_params;
 use crate::ops::shape::permute;
 use crate::shape::inverse_permutation;
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -257,7 +258,7 @@ impl Primitive for DotGeneral {
 
     fn batch(
         &self,
-        _: usize,
+        _: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {

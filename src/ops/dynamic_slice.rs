@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::{self, Val};
 use crate::ops::create::zeros;
 use crate::shape::Shape;
+use crate::trace::batch::BatchAxis;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
 use crate::trace::{Value, Values, bind_one};
@@ -124,20 +125,20 @@ impl Primitive for DynamicSlice {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
-        if size == 0 {
+        if batch.size == 0 {
             return no_example(self, operands, axes);
         }
         if let (Some(axis), true) = (axes[0], axes[1..].iter().all(Option::is_none)) {
             let starts = with_batch(&operands[1..], axis);
-            let out = dynamic_slice(&operands[0], &starts, &self.sizes.insert(axis, size))?;
+            let out = dynamic_slice(&operands[0], &starts, &self.sizes.insert(axis, batch.size))?;
             return Ok((smallvec![out], smallvec![Some(axis)]));
         }
         // Each example has a place of its own.
-        let starts = rows(size, &operands[1..], &axes[1..])?;
+        let starts = rows(batch.size, &operands[1..], &axes[1..])?;
         let rank = self.sizes.rank();
         let mut dims = GatherDims {
             offset_dims: (1..=rank).collect(),
@@ -226,18 +227,18 @@ impl Primitive for DynamicUpdateSlice {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
-        if size == 0 {
+        if batch.size == 0 {
             return no_example(self, operands, axes);
         }
-        let x = move_batch_axis(size, &operands[0], axes[0], 0)?;
-        let update = move_batch_axis(size, &operands[1], axes[1], 0)?;
+        let x = move_batch_axis(batch.size, &operands[0], axes[0], 0)?;
+        let update = move_batch_axis(batch.size, &operands[1], axes[1], 0)?;
         if axes[2..].iter().any(Option::is_some) {
             // Each example has a place of its own.
-            let starts = rows(size, &operands[2..], &axes[2..])?;
+            let starts = rows(batch.size, &operands[2..], &axes[2..])?;
             let all: Vec<usize> = (1..x.rank()).collect();
             let dims = ScatterDims {
                 update_window_dims: all.clone(),

@@ -12,6 +12,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::hlo::Val;
 use crate::ops::{binary::*, create::full_like};
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -143,7 +144,7 @@ impl<U: Unary> Primitive for Map1<U> {
 
     fn batch(
         &self,
-        _: usize,
+        _: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {

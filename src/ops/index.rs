@@ -11,6 +11,7 @@ use crate::hlo::{self, Val};
 use crate::ops::create::zeros;
 use crate::ops::scatter::{ScatterDims, ScatterKind, scatter};
 use crate::ops::shape::move_axis;
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -345,7 +346,7 @@ impl Primitive for Gather {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
@@ -375,7 +376,7 @@ impl Primitive for Gather {
             // The whole of the mapped axis is a part of each slice.
             (Some(_), None) => {
                 dims.offset_dims.insert(0, 0);
-                to.slice_sizes.insert(0, size);
+                to.slice_sizes.insert(0, batch.size);
             }
             _ => {}
         }

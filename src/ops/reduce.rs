@@ -23,6 +23,7 @@ use crate::ops::call::fused;
 use crate::ops::convert::convert;
 use crate::ops::create::full;
 use crate::shape::Shape;
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -133,7 +134,7 @@ impl<R: Reducer> Primitive for Reduce<R> {
 
     fn batch(
         &self,
-        _: usize,
+        _: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
@@ -512,7 +513,7 @@ impl Primitive for ArgReduce {
 
     fn batch(
         &self,
-        _: usize,
+        _: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {

@@ -19,6 +19,7 @@ use crate::ops::create::{full, full_like, iota};
 use crate::ops::shape::{align_batch, broadcast_in_dim, permute, reshape};
 use crate::ops::slice::{concatenate, index_axis, slice_axis, stack};
 use crate::shape::Shape;
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -119,11 +120,11 @@ impl Primitive for Threefry2x32 {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
-        let (operands, axis) = align_batch(size, operands, axes)?;
+        let (operands, axis) = align_batch(batch.size, operands, axes)?;
         Ok((bind(self, &operands)?, smallvec![Some(axis), Some(axis)]))
     }
 

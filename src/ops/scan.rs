@@ -1,6 +1,6 @@
 //! `scan`: a loop of known length that takes rows in and gives rows out.
 
-use super::call::{batched, key, split, transposed};
+use super::call::{batch_key, batched, key, split, transposed};
 use super::create::or_zeros;
 use super::region::{batch_avals, chosen, front, graph_of, in_front, misfit, padded, stacked};
 use super::while_loop::grow;
@@ -10,11 +10,13 @@ use crate::backend::host::{HostArray, layout};
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::hlo::{self, Val};
+use crate::trace::batch::BatchAxis;
 use crate::trace::graph::Graph;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
 use crate::trace::{Value, Values, bind};
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// The primitive `scan`. Its operands are constants, the first carry, and stacks of rows; the body
@@ -178,12 +180,12 @@ impl Scan {
     }
 
     /// The body over a batch, and which carries and rows of results are mapped.
-    fn batched(&self, size: usize, flags: &[bool]) -> Result<(Arc<Graph>, Vec<bool>)> {
+    fn batched(&self, batch: &BatchAxis, flags: &[bool]) -> Result<(Arc<Graph>, Vec<bool>)> {
         let (c, k) = (self.num_consts, self.num_carry);
         let mut flags = flags.to_vec();
         let (graph, axes) = loop {
-            let ins = batch_avals(size, &self.body.in_avals(), &flags);
-            let (graph, axes) = batched(&self.body, size, &ins, &front(&flags))?;
+            let ins = batch_avals(batch.size, &self.body.in_avals(), &flags);
+            let (graph, axes) = batched(&self.body, batch, &ins, &front(&flags))?;
             let has: Vec<bool> = axes[..k].iter().map(Option::is_some).collect();
             if !grow(&mut flags[c..c + k], &has) {
                 break (graph, axes);
@@ -191,8 +193,9 @@ impl Scan {
         };
         let rows = axes[k..].iter().map(Option::is_some);
         let mapped: Vec<bool> = flags[c..c + k].iter().copied().chain(rows).collect();
-        let graph =
-            graph_of(&graph.in_avals(), |xs| in_front(size, &graph.run(xs)?, &axes, &mapped))?;
+        let graph = graph_of(&graph.in_avals(), |xs| {
+            in_front(batch.size, &graph.run(xs)?, &axes, &mapped)
+        })?;
         Ok((graph, mapped))
     }
 
@@ -407,27 +410,33 @@ impl Primitive for Scan {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
         let (c, k) = (self.num_consts, self.num_carry);
         let flags: Vec<bool> = axes.iter().map(Option::is_some).collect();
-        let numbers = [c, k, size].into_iter().chain(flags.iter().map(|&f| usize::from(f)));
-        let made = self.body.derived(key("scan_batch", numbers), || self.batched(size, &flags))?;
+        let batch = batch.seen_by([&self.body]);
+        let numbers = [c, k].into_iter().chain(flags.iter().map(|&f| usize::from(f)));
+        let key = batch_key("scan_batch", &batch, numbers);
+        let made = self.body.derived(key, || self.batched(&batch, &flags))?;
         let (body, mapped) = &*made;
         let first = [&flags[..c], &mapped[..k]].concat();
-        let mut inputs = in_front(size, &operands[..c + k], &axes[..c + k], &first)?;
+        let mut inputs = in_front(batch.size, &operands[..c + k], &axes[..c + k], &first)?;
         // Axis 0 of a stack counts the steps.
         for (x, axis) in operands[c + k..].iter().zip(&axes[c + k..]) {
             inputs.push(match axis {
-                Some(axis) => move_batch_axis(size, x, Some(*axis), 1)?,
+                Some(axis) => move_batch_axis(batch.size, x, Some(*axis), 1)?,
                 None => x.clone(),
             });
         }
         let outs = bind(&self.with(body, c, k), &inputs)?;
         let place = |(i, m): (usize, &bool)| m.then_some(usize::from(i >= k));
         Ok((outs, mapped.iter().enumerate().map(place).collect()))
+    }
+
+    fn graphs(&self) -> SmallVec<[&Arc<Graph>; 2]> {
+        smallvec![&self.body]
     }
 
     fn params(&self) -> String {

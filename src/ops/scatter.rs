@@ -17,6 +17,7 @@ use crate::ops::index::{
 };
 use crate::ops::shape::{broadcast_in_dim, move_axis, move_batch_axis, reshape};
 use crate::shape::Shape;
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -270,12 +271,12 @@ impl Primitive for Scatter {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
-        let x = move_batch_axis(size, &operands[0], axes[0], 0)?;
-        let updates = move_batch_axis(size, &operands[2], axes[2], 0)?;
+        let x = move_batch_axis(batch.size, &operands[0], axes[0], 0)?;
+        let updates = move_batch_axis(batch.size, &operands[2], axes[2], 0)?;
         let mut dims = self.dims.clone();
         shift(&mut dims.update_window_dims);
         shift(&mut dims.inserted_window_dims);

@@ -8,6 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::{self, Val};
 use crate::ops::reduce::reduce_sum;
 use crate::shape::{Shape, inverse_permutation};
+use crate::trace::batch::BatchAxis;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
 use crate::trace::{Value, Values, bind_one};
@@ -83,12 +84,12 @@ impl Primitive for BroadcastInDim {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
-        let x = move_batch_axis(size, &operands[0], axes[0], 0)?;
-        let shape = self.shape.insert(0, size);
+        let x = move_batch_axis(batch.size, &operands[0], axes[0], 0)?;
+        let shape = self.shape.insert(0, batch.size);
         let places: Vec<usize> =
             std::iter::once(0).chain(self.axes.iter().map(|a| a + 1)).collect();
         Ok((smallvec![broadcast_in_dim(&x, &shape, &places)?], smallvec![Some(0)]))
@@ -157,12 +158,12 @@ impl Primitive for Reshape {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
-        let x = move_batch_axis(size, &operands[0], axes[0], 0)?;
-        Ok((smallvec![reshape(&x, &self.shape.insert(0, size))?], smallvec![Some(0)]))
+        let x = move_batch_axis(batch.size, &operands[0], axes[0], 0)?;
+        Ok((smallvec![reshape(&x, &self.shape.insert(0, batch.size))?], smallvec![Some(0)]))
     }
 
     fn params(&self) -> String {
@@ -226,7 +227,7 @@ impl Primitive for Permute {
 
     fn batch(
         &self,
-        _: usize,
+        _: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {

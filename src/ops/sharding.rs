@@ -7,6 +7,7 @@ use crate::error::Result;
 use crate::hlo::Val;
 use crate::mesh::{Mesh, NamedSharding};
 use crate::ops::shape::linear_jvp;
+use crate::trace::batch::BatchAxis;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
 use crate::trace::{Value, Values, bind, bind_one, is_eager};
@@ -70,7 +71,7 @@ impl Primitive for ShardingConstraint {
 
     fn batch(
         &self,
-        _: usize,
+        _: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
@@ -160,7 +161,7 @@ impl Primitive for OptimizationBarrier {
 
     fn batch(
         &self,
-        _: usize,
+        _: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {

@@ -11,6 +11,7 @@ use crate::ops::compare::select;
 use crate::ops::create::{full, full_like, or_zeros};
 use crate::ops::reduce::reduce_sum;
 use crate::shape::Shape;
+use crate::trace::batch::BatchAxis;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
 use crate::trace::{Value, Values, bind_one};
@@ -108,14 +109,14 @@ impl Primitive for Slice {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
         let (x, axis) = mapped(operands, axes);
         let mut prim = self.clone();
         prim.starts.insert(axis, 0);
-        prim.limits.insert(axis, size);
+        prim.limits.insert(axis, batch.size);
         prim.steps.insert(axis, 1);
         Ok((smallvec![bind_one(&prim, std::slice::from_ref(x))?], smallvec![Some(axis)]))
     }
@@ -299,7 +300,7 @@ impl Primitive for Pad {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
@@ -308,7 +309,7 @@ impl Primitive for Pad {
             return Ok((smallvec![out], smallvec![Some(axis)]));
         }
         // Each example has its own padding value: pad with zeros, then put the values there.
-        let x = move_batch_axis(size, &operands[0], axes[0], 0)?;
+        let x = move_batch_axis(batch.size, &operands[0], axes[0], 0)?;
         let prim = self.over(0);
         let zero = Value::scalar(Scalar::zero(x.dtype()));
         let out = bind_one(&prim, &[x.clone(), zero])?;
@@ -410,12 +411,12 @@ impl Primitive for Concatenate {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
         // To the front, where the axis of each operand exists whatever its place was.
-        let moved = operands.iter().zip(axes).map(|(x, &a)| move_batch_axis(size, x, a, 0));
+        let moved = operands.iter().zip(axes).map(|(x, &a)| move_batch_axis(batch.size, x, a, 0));
         let moved = moved.collect::<Result<Values>>()?;
         Ok((smallvec![concatenate(&moved, self.axis + 1)?], smallvec![Some(0)]))
     }
@@ -473,7 +474,7 @@ impl Primitive for Reverse {
 
     fn batch(
         &self,
-        _: usize,
+        _: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {

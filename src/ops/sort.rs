@@ -17,6 +17,7 @@ use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::{self, Val};
 use crate::ops::create::iota;
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -98,11 +99,11 @@ impl Primitive for Sort {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
-        let (operands, to) = align_batch(size, operands, axes)?;
+        let (operands, to) = align_batch(batch.size, operands, axes)?;
         let prim = Sort { axis: self.axis + usize::from(self.axis >= to), ..*self };
         let outs = bind(&prim, &operands)?;
         let axes = outs.iter().map(|_| Some(to)).collect();
@@ -274,12 +275,12 @@ impl Primitive for TopK {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
         let (x, axis) = mapped(operands, axes);
-        let x = move_batch_axis(size, x, Some(axis), 0)?;
+        let x = move_batch_axis(batch.size, x, Some(axis), 0)?;
         Ok((bind(self, &[x])?, smallvec![Some(0), Some(0)]))
     }
 

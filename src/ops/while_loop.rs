@@ -1,6 +1,6 @@
 //! `while`: a graph applied to its own results as long as another graph says so.
 
-use super::call::{batched, key};
+use super::call::{batch_key, batched, key};
 use super::create::or_zeros;
 use super::region::{batch_avals, chosen, front, graph_of, in_front, misfit, padded};
 use super::{broadcast_in_dim, reduce_or, select};
@@ -9,12 +9,13 @@ use crate::backend::host::HostArray;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::Val;
+use crate::trace::batch::BatchAxis;
 use crate::trace::graph::Graph;
 use crate::trace::jvp::{self, Jvp};
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
 use crate::trace::{Trace, Value, Values, bind};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// The primitive `while`. Its operands are what `cond` reads besides the carry, what `body` reads
@@ -116,20 +117,20 @@ impl While {
     }
 
     /// The loop over a batch; `consts` says which constants are mapped over axis 0.
-    fn batched(&self, size: usize, consts: &[bool], carry: &[bool]) -> Result<Batched> {
+    fn batched(&self, batch: &BatchAxis, consts: &[bool], carry: &[bool]) -> Result<Batched> {
         let mut mapped = carry.to_vec();
         let (cond_consts, body_consts) = consts.split_at(self.cond_consts);
         let ins = |graph: &Graph, consts: &[bool], mapped: &[bool]| {
             let flags = While::next(consts, mapped);
-            (batch_avals(size, &graph.in_avals(), &flags), front(&flags))
+            (batch_avals(batch.size, &graph.in_avals(), &flags), front(&flags))
         };
         let mut own_time = false;
         let (cond, body, out_axes) = loop {
             let (avals, axes) = ins(&self.cond, cond_consts, &mapped);
-            let (cond, pred) = batched(&self.cond, size, &avals, &axes)?;
+            let (cond, pred) = batched(&self.cond, batch, &avals, &axes)?;
             own_time |= pred[0].is_some();
             let (avals, axes) = ins(&self.body, body_consts, &mapped);
-            let (body, out_axes) = batched(&self.body, size, &avals, &axes)?;
+            let (body, out_axes) = batched(&self.body, batch, &avals, &axes)?;
             let has: Vec<bool> = out_axes.iter().map(|a| own_time || a.is_some()).collect();
             if !grow(&mut mapped, &has) {
                 break (cond, body, out_axes);
@@ -138,7 +139,8 @@ impl While {
         let n = self.cond_consts;
         let body_ins = body.in_avals();
         if !own_time {
-            let body = graph_of(&body_ins, |xs| in_front(size, &body.run(xs)?, &out_axes, &mapped));
+            let body =
+                graph_of(&body_ins, |xs| in_front(batch.size, &body.run(xs)?, &out_axes, &mapped));
             return Ok(Batched { cond, body: body?, mapped, own_time });
         }
         // Each example stops at its own time: the loop goes on while one of them does, and those
@@ -150,7 +152,7 @@ impl While {
             let (cc, rest) = xs.split_at(n);
             let old = &rest[self.body_consts..];
             let goes_on = &cond.run(&While::next(cc, old))?[0];
-            let new = in_front(size, &body.run(rest)?, &out_axes, &mapped)?;
+            let new = in_front(batch.size, &body.run(rest)?, &out_axes, &mapped)?;
             let keep = |(new, old): (&Value, &Value)| {
                 select(&broadcast_in_dim(goes_on, new.shape(), &[0])?, new, old)
             };
@@ -263,18 +265,19 @@ impl Primitive for While {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
         let flags: Vec<bool> = axes.iter().map(Option::is_some).collect();
         let (consts, carry) = flags.split_at(self.cond_consts + self.body_consts);
-        let numbers = [self.cond.id() as usize, size].into_iter();
-        let numbers = numbers.chain(flags.iter().map(|&f| usize::from(f)));
-        let made =
-            self.body.derived(key("while_batch", numbers), || self.batched(size, consts, carry))?;
+        let batch = batch.seen_by([&self.cond, &self.body]);
+        let numbers = flags.iter().map(|&f| usize::from(f));
+        let numbers = std::iter::once(self.cond.id() as usize).chain(numbers);
+        let key = batch_key("while_batch", &batch, numbers);
+        let made = self.body.derived(key, || self.batched(&batch, consts, carry))?;
         let all = While::next(consts, &made.mapped);
-        let values = in_front(size, operands, axes, &all)?;
+        let values = in_front(batch.size, operands, axes, &all)?;
         let (cc, bc, carry) = self.parts(&values);
         let again = if made.own_time { cc } else { &[] };
         let inputs: Values = cc.iter().chain(again).chain(bc).chain(carry).cloned().collect();
@@ -285,6 +288,10 @@ impl Primitive for While {
             body_consts: self.body_consts + again.len(),
         };
         Ok((bind(&prim, &inputs)?, front(&made.mapped).into_iter().collect()))
+    }
+
+    fn graphs(&self) -> SmallVec<[&Arc<Graph>; 2]> {
+        smallvec![&self.cond, &self.body]
     }
 
     fn params(&self) -> String {

@@ -17,6 +17,7 @@ use crate::ops::scatter::{ScatterDims, ScatterKind, scatter};
 use crate::ops::shape::{align_batch, linear_jvp, reshape};
 use crate::ops::slice::pad;
 use crate::shape::Shape;
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -188,7 +189,7 @@ impl Primitive for ReduceWindow {
 
     fn batch(
         &self,
-        _: usize,
+        _: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
@@ -311,11 +312,11 @@ impl Primitive for SelectAndGather {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
-        let (operands, axis) = align_batch(size, operands, axes)?;
+        let (operands, axis) = align_batch(batch.size, operands, axes)?;
         let dims = over_batch(&self.dims, axis);
         let out = select_and_gather(&operands[0], &operands[1], &dims, self.pick)?;
         Ok((smallvec![out], smallvec![Some(axis)]))
@@ -458,11 +459,11 @@ impl Primitive for SelectAndScatterAdd {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
-        let (operands, axis) = align_batch(size, operands, axes)?;
+        let (operands, axis) = align_batch(batch.size, operands, axes)?;
         let dims = over_batch(&self.dims, axis);
         let out = select_and_scatter_add(&operands[0], &operands[1], &dims, self.pick)?;
         Ok((smallvec![out], smallvec![Some(axis)]))

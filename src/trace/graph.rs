@@ -1,5 +1,6 @@
 //! [`Graph`]: typed SSA, JAX's jaxpr. It prints as one and checks itself.
 
+use super::batch::{AxisName, BatchAxis};
 use super::primitive::Primitive;
 use super::{Value, Values, bind};
 use crate::array::Array;
@@ -49,6 +50,7 @@ pub struct Graph {
     outputs: Vec<Atom>,
     avals: Vec<Aval>,
     mesh: Option<Mesh>,
+    axis_names: Vec<AxisName>,
     derived: Mutex<Vec<(DerivedKey, Arc<dyn Any + Send + Sync>)>>,
 }
 
@@ -59,6 +61,8 @@ pub struct DerivedKey {
     pub what: &'static str,
     /// Numbers that say for which operands.
     pub numbers: Vec<usize>,
+    /// The axis that `vmap` adds, for what is derived for a batch.
+    pub batch: Option<BatchAxis>,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -70,6 +74,7 @@ impl Graph {
         let mesh = eqns.iter().find_map(|eqn| eqn.prim.mesh().cloned());
         let mut graph = Graph {
             mesh,
+            axis_names: Vec::new(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             inputs,
             eqns,
@@ -78,6 +83,7 @@ impl Graph {
             derived: Mutex::default(),
         };
         graph.drop_dead();
+        graph.note_axis_names();
         graph
     }
 
@@ -98,6 +104,21 @@ impl Graph {
         }
         let mut keep = keep.into_iter();
         self.eqns.retain(|_| keep.next().unwrap_or(true));
+    }
+
+    fn note_axis_names(&mut self) {
+        for eqn in &self.eqns {
+            for name in eqn.prim.axis_names() {
+                if !self.axis_names.contains(&name) {
+                    self.axis_names.push(name);
+                }
+            }
+        }
+    }
+
+    /// The axes of `vmap` that operations of this graph name.
+    pub fn axis_names(&self) -> &[AxisName] {
+        &self.axis_names
     }
 
     /// A number that no other graph of this process has.

@@ -6,6 +6,8 @@ use crate::backend::host::HostArray;
 use crate::error::Result;
 use crate::hlo::Val;
 use crate::mesh::{Mesh, NamedSharding};
+use crate::trace::batch::{AxisName, BatchAxis};
+use crate::trace::graph::Graph;
 use crate::trace::lower::Lowering;
 use rustc_hash::FxHasher;
 use smallvec::SmallVec;
@@ -81,10 +83,11 @@ pub trait Primitive: PrimitiveKey + Debug + Send + Sync + 'static {
     /// of these is there. Entries of known operands are ignored.
     fn transpose(&self, cts: &[Tangent], operands: &[Operand]) -> Result<Tangents>;
 
-    /// The operation over a batch of `size`, where at least one operand is mapped over an axis.
+    /// The operation over a batch, where at least one operand is mapped over an axis, or the
+    /// operation speaks of the axis by its name.
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)>;
@@ -119,12 +122,22 @@ pub trait Primitive: PrimitiveKey + Debug + Send + Sync + 'static {
     }
 
     /// The graph that this primitive calls, if it is nothing but a call of one.
-    fn graph(&self) -> Option<&Arc<crate::trace::graph::Graph>> {
+    fn graph(&self) -> Option<&Arc<Graph>> {
         None
     }
 
+    /// All graphs that this primitive runs: the one it calls, or its regions.
+    fn graphs(&self) -> SmallVec<[&Arc<Graph>; 2]> {
+        self.graph().into_iter().collect()
+    }
+
+    /// The axes of `vmap` that the operation, or one in its graphs, names.
+    fn axis_names(&self) -> SmallVec<[AxisName; 1]> {
+        self.graphs().iter().flat_map(|graph| graph.axis_names()).cloned().collect()
+    }
+
     /// The graph that this primitive calls, if it is a call that may be opened up in place.
-    fn inline(&self) -> Option<&Arc<crate::trace::graph::Graph>> {
+    fn inline(&self) -> Option<&Arc<Graph>> {
         None
     }
 }

@@ -4,7 +4,7 @@ use super::catch::catch;
 use super::tree::{Tree, leaf_name, leaves, rebuild};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops;
-use crate::trace::batch::{self, Batch};
+use crate::trace::batch::{self, Batch, BatchAxis};
 use crate::trace::cell::Tensor;
 use crate::trace::{Trace, Values};
 
@@ -47,7 +47,7 @@ fn vmap_call<A: Tree, B: Tree>(f: &impl Fn(&A) -> Result<B>, args: &A) -> Result
     let Some(size) = size else {
         return Err(Error::new(ErrorKind::Tree, "vmap", "the argument has no tensor to map over"));
     };
-    let guard = Trace::start(Box::new(Batch { size }));
+    let guard = Trace::start(Box::new(Batch { axis: BatchAxis::of_size(size) }));
     let mapped = values.into_iter().map(|v| batch::join(guard.trace(), v, Some(0)));
     let inner = guard.enter(|| {
         let args = rebuild(args, mapped.map(Tensor::from_value))?;

@@ -11,7 +11,7 @@ use oxbridge::backend::host::{HostArray, convert};
 use oxbridge::dtype::{DType, Scalar};
 use oxbridge::ops;
 use oxbridge::prelude::*;
-use oxbridge::trace::batch::{self, Batch};
+use oxbridge::trace::batch::{self, Batch, BatchAxis};
 use oxbridge::trace::linear::linearize;
 use oxbridge::trace::lower::{self, Entry};
 use oxbridge::trace::record::Recorder;
@@ -104,7 +104,7 @@ fn over_batches(what: &str, xs: &[Value], f: Function<'_>) {
             };
             let examples: Vec<Vec<Value>> = (0..SIZE).map(single).collect();
             let outs: Vec<Values> = examples.iter().map(|xs| f(xs).unwrap()).collect();
-            let guard = Trace::start(Box::new(Batch { size: SIZE }));
+            let guard = Trace::start(Box::new(Batch { axis: BatchAxis::of_size(SIZE) }));
             let mapped: Values = (0..xs.len())
                 .map(|k| {
                     if subset >> k & 1 == 0 {

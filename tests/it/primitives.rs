@@ -8,7 +8,7 @@ use oxbridge::backend::host::HostArray;
 use oxbridge::backend::host::layout;
 use oxbridge::ops;
 use oxbridge::prelude::*;
-use oxbridge::trace::batch::{Batch, join, split};
+use oxbridge::trace::batch::{Batch, BatchAxis, join, split};
 use oxbridge::trace::lower::{Entry, module};
 use oxbridge::trace::{Trace, Value, Values};
 use oxbridge::transforms::jit::make_graph;
@@ -208,7 +208,7 @@ fn check_mapped(what: &str, xs: &[HostArray], axes: &[Option<usize>], f: Functio
                 .collect()
         })
         .collect();
-    let guard = Trace::start(Box::new(Batch { size: SIZE }));
+    let guard = Trace::start(Box::new(Batch { axis: BatchAxis::of_size(SIZE) }));
     let operands: Vec<Value> = axes
         .iter()
         .enumerate()

@@ -6,7 +6,7 @@ use super::run::{function, say, tensors};
 use super::{compare, each};
 use oxbridge::backend::host::HostArray;
 use oxbridge::ops::move_batch_axis;
-use oxbridge::trace::batch::{Batch, join, split};
+use oxbridge::trace::batch::{Batch, BatchAxis, join, split};
 use oxbridge::trace::{Trace, Value};
 use oxbridge::{Result, Shape, Tensor, vjp, vmap};
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ pub fn vmap_at(
     values: &[Value],
     axes: &[Option<usize>],
 ) -> Result<Vec<Value>> {
-    let guard = Trace::start(Box::new(Batch { size: SIZE }));
+    let guard = Trace::start(Box::new(Batch { axis: BatchAxis::of_size(SIZE) }));
     let mapped: Vec<Value> =
         values.iter().zip(axes).map(|(v, &axis)| join(guard.trace(), v.clone(), axis)).collect();
     let outs = guard.enter(|| f(&mapped))?;
