@@ -42,8 +42,8 @@ pub use shape::Shape;
 pub use trace::Value;
 pub use trace::cell::Tensor;
 pub use transforms::{
-    ScanOptions, catch, cond, fori_loop, grad, jit, jvp, scan, switch, value_and_grad, vjp, vmap,
-    while_loop,
+    Arg, ScanOptions, argnums, catch, cond, fori_loop, grad, hessian, hvp, jacfwd, jacrev, jit,
+    jvp, linearize, scan, stop_gradient, switch, value_and_grad, vjp, vmap, while_loop,
 };
 
 /// What most programs use: `use oxbridge::prelude::*;`.
@@ -51,8 +51,9 @@ pub mod prelude {
     pub use crate::mesh::{Mesh, NamedSharding, PartitionSpec};
     pub use crate::nn::{Init, Layer, Module};
     pub use crate::transforms::{
-        Jit, ScanOptions, Tree, catch, cond, fori_loop, grad, jit, jvp, scan, switch,
-        value_and_grad, vjp, vmap, while_loop,
+        Arg, Jit, ScanOptions, Tree, argnums, catch, cond, fori_loop, grad, grad_argnums, grad_aux,
+        hessian, hvp, jacfwd, jacrev, jit, jvp, linearize, scan, stop_gradient, switch,
+        value_and_grad, value_and_grad_argnums, value_and_grad_aux, vjp, vmap, while_loop,
     };
     pub use crate::{
         Client, ClientOptions, DType, Device, Error, ErrorKind, Result, Scalar, Shape, Tensor, spec,

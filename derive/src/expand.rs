@@ -50,7 +50,30 @@ fn tree_of(input: &DeriveInput, variants: &[Variant]) -> TokenStream {
     };
     let leaves = implement(input, variants, &quote!(::oxbridge::transforms::tree::Leaves), &visit);
     let tree = implement(input, variants, &quote!(::oxbridge::transforms::tree::Tree), &map);
-    quote!(#leaves #tree)
+    let nest = nest_of(input, variants);
+    quote!(#leaves #tree #nest)
+}
+
+/// `Nest`: other trees stand by the paths of the tensors.
+fn nest_of(input: &DeriveInput, variants: &[Variant]) -> TokenStream {
+    let tree = quote!(::oxbridge::transforms::tree::Tree);
+    let generics = bounded(&input.generics, variants, &tree);
+    let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
+    let ident = &input.ident;
+    let map = quote!(::oxbridge::transforms::nest::ByPath<__A>);
+    quote! {
+        #[automatically_derived]
+        impl #impl_generics ::oxbridge::transforms::nest::Nest for #ident #ty_generics #where_clause {
+            type Of<__A: #tree> = #map;
+
+            fn nest<__A: #tree>(
+                &self,
+                __f: &mut dyn ::core::ops::FnMut(&::oxbridge::Tensor) -> ::oxbridge::Result<__A>,
+            ) -> ::oxbridge::Result<#map> {
+                ::oxbridge::transforms::nest::by_path(self, __f)
+            }
+        }
+    }
 }
 
 /// `impl Trait for Type { body }`, with the bounds that the fields need.

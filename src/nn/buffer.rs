@@ -3,6 +3,7 @@
 use super::module::Module;
 use crate::error::Result;
 use crate::trace::cell::Tensor;
+use crate::transforms::nest::Nest;
 use crate::transforms::tree::{Leaves, Tree, Visitor};
 
 /// A tensor that a module keeps and does not learn: running statistics, a counter.
@@ -40,6 +41,14 @@ impl Leaves for Buffer {
 impl Tree for Buffer {
     fn map(&self, _: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Buffer> {
         Ok(self.clone())
+    }
+}
+
+impl Nest for Buffer {
+    type Of<A: Tree> = ();
+
+    fn nest<A: Tree>(&self, _: &mut dyn FnMut(&Tensor) -> Result<A>) -> Result<()> {
+        Ok(())
     }
 }
 

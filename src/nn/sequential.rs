@@ -3,7 +3,9 @@
 use super::module::{Layer, Module};
 use crate::error::Result;
 use crate::trace::cell::Tensor;
+use crate::transforms::nest::{Nest, by_path};
 use crate::transforms::tree::{Key, Leaves, Tree, Visitor};
+use indexmap::IndexMap;
 use std::fmt::Debug;
 
 /// Layers of any kinds, each on the last one's result. Names are `0.weight`, `2.bias`, as torch's.
@@ -102,6 +104,17 @@ impl Tree for Sequential {
     fn map(&self, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Sequential> {
         let layers = self.layers.iter().map(|layer| (**layer).rebuilt(f));
         Ok(Sequential { layers: layers.collect::<Result<_>>()? })
+    }
+}
+
+impl Nest for Sequential {
+    type Of<A: Tree> = IndexMap<String, A>;
+
+    fn nest<A: Tree>(
+        &self,
+        f: &mut dyn FnMut(&Tensor) -> Result<A>,
+    ) -> Result<IndexMap<String, A>> {
+        by_path(self, f)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::backend::host::{HostArray, convert as kernel};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::Val;
-use crate::ops::elementwise::real;
+use crate::ops::elementwise::{imag, real};
 use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
@@ -173,4 +173,20 @@ impl Primitive for Bitcast {
 /// If the sizes differ, or a dtype is bool or complex.
 pub fn bitcast(x: &Value, dtype: DType) -> Result<Value> {
     bind_one(&Bitcast { dtype }, std::slice::from_ref(x))
+}
+
+/// `x` without its derivative, of any order: reading bits has none. An array has none to lose.
+///
+/// # Errors
+/// If the backend fails.
+pub fn stop_gradient(x: &Value) -> Result<Value> {
+    match (x, x.dtype()) {
+        (Value::Array(_), _) => Ok(x.clone()),
+        (_, d) if d.is_float() => bitcast(x, d),
+        (_, d) if d.is_complex() => {
+            let bare = |part: Value| bitcast(&part, d.real());
+            crate::ops::complex(&bare(real(x)?)?, &bare(imag(x)?)?)
+        }
+        _ => Ok(x.clone()),
+    }
 }

@@ -177,7 +177,7 @@ impl Tensor {
     #[track_caller]
     pub fn detach(&self) -> Result<Tensor> {
         let back = |_: &Value, new: &Value| Ok(new.clone());
-        placed(Tensor::view_of(self, Arc::new(stop_gradient), Arc::new(back)))
+        placed(Tensor::view_of(self, Arc::new(ops::stop_gradient), Arc::new(back)))
     }
 
     /// A tensor of its own with the same elements (torch's `clone`; Rust's `clone` is one more
@@ -187,19 +187,6 @@ impl Tensor {
     #[track_caller]
     pub fn copy(&self) -> Result<Tensor> {
         wrap(self.value())
-    }
-}
-
-/// `x` without its derivative: reading bits has none.
-pub(crate) fn stop_gradient(x: &Value) -> Result<Value> {
-    match (x, x.dtype()) {
-        (Value::Array(_), _) => Ok(x.clone()),
-        (_, d) if d.is_float() => ops::bitcast(x, d),
-        (_, d) if d.is_complex() => {
-            let bare = |part: Value| ops::bitcast(&part, d.real());
-            ops::complex(&bare(ops::real(x)?)?, &bare(ops::imag(x)?)?)
-        }
-        _ => Ok(x.clone()),
     }
 }
 

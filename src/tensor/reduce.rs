@@ -3,7 +3,6 @@
 //! Each name without `_dim` reduces all dimensions; with it, the dimensions named (none: all),
 //! which stay with size 1 if `keepdim`. Half precision is summed in `f32`.
 
-use super::inplace::stop_gradient;
 use super::promotion::{first_of, wide};
 use super::wrap;
 use crate::dtype::{Category, DType, Scalar};
@@ -144,7 +143,7 @@ fn norm(x: &Value, axes: &[usize], p: f64) -> Result<Value> {
 }
 
 fn logsumexp(x: &Value, axes: &[usize]) -> Result<Value> {
-    let most = stop_gradient(&ops::reduce_max(x, axes)?)?;
+    let most = ops::stop_gradient(&ops::reduce_max(x, axes)?)?;
     // An infinite maximum would give NaN as a difference.
     let most = ops::select(&ops::is_finite(&most)?, &most, &full_like(&most, 0.0)?)?;
     let apart = ops::sub(x, &spread(&most, x.shape(), axes)?)?;
@@ -153,7 +152,7 @@ fn logsumexp(x: &Value, axes: &[usize]) -> Result<Value> {
 
 /// `x` less its largest element along the axis, which the derivative does not see.
 fn centred(x: &Value, axis: &[usize]) -> Result<Value> {
-    let most = stop_gradient(&ops::reduce_max(x, axis)?)?;
+    let most = ops::stop_gradient(&ops::reduce_max(x, axis)?)?;
     ops::sub(x, &spread(&most, x.shape(), axis)?)
 }
 

@@ -1,58 +1,17 @@
-//! Derivatives: `grad`, `value_and_grad`, `vjp`, `jvp`.
+//! Gradients: `grad`, `value_and_grad`, `stop_gradient`.
 
-use super::catch::catch;
-use super::tree::{Leaves, Tree, leaf_name, leaves, rebuild};
+use super::linearize::{check_differentiable, filled, linearized, no_aux};
+use super::tree::{Tree, tree_map};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops;
-use crate::ops::create::or_zeros;
 use crate::trace::cell::Tensor;
-use crate::trace::jvp::{self, Jvp};
-use crate::trace::linear::{Linearized, linearize};
-use crate::trace::primitive::{Tangent, Tangents};
-use crate::trace::{Trace, Value, Values};
+use crate::trace::primitive::Tangent;
 
-fn values_of(tree: &impl Leaves) -> Result<Values> {
-    leaves(tree).into_iter().map(Tensor::value).collect()
-}
-
-/// Runs `f` on a tree of the given values and gives its result with the values of its leaves.
-fn run<A: Tree, B: Tree>(
-    f: &impl Fn(&A) -> Result<B>,
-    like: &A,
-    values: &[Value],
-) -> Result<(B, Values)> {
-    let args = rebuild(like, values.iter().cloned().map(Tensor::from_value))?;
-    let out = catch(|| f(&args))?;
-    let values = values_of(&out)?;
-    Ok((out, values))
-}
-
-/// The function's result, and what is linear in the argument's tangents.
-fn linearized<A: Tree, B: Tree>(
-    name: &'static str,
-    f: &impl Fn(&A) -> Result<B>,
-    args: &A,
-) -> Result<(B, Linearized)> {
-    let primals = values_of(args)?;
-    let active = vec![true; primals.len()];
-    let mut out = None;
-    let linear = linearize(name, &primals, &active, ops::ARITHMETIC, |xs| {
-        let (tree, values) = run(f, args, xs)?;
-        out = Some(tree);
-        Ok(values)
-    })?;
-    let out = out.ok_or_else(|| Error::new(ErrorKind::NoRule, name, "the function did not run"))?;
-    let out = rebuild(&out, linear.outputs.iter().cloned().map(Tensor::from_value))?;
-    Ok((out, linear))
-}
-
-/// The tree of cotangents, with zeros where a tensor does not take part.
-fn cotangents<A: Tree>(args: &A, cts: Tangents) -> Result<A> {
-    let mut cts = cts.into_iter();
-    args.map(&mut |tensor| {
-        let ct = cts.next().flatten();
-        Ok(Tensor::from_value(or_zeros(&ct, &tensor.aval())?))
-    })
+/// What [`grad_with`] and [`value_and_grad_with`] take.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GradOptions {
+    /// Lets tensors of the argument be integer or bool: their gradient is zeros of their own dtype.
+    pub allow_int: bool,
 }
 
 /// `f`'s value and the gradient of it in every tensor of the argument.
@@ -76,17 +35,48 @@ fn cotangents<A: Tree>(args: &A, cts: Tangents) -> Result<A> {
 pub fn value_and_grad<A: Tree>(
     f: impl Fn(&A) -> Result<Tensor>,
 ) -> impl Fn(&A) -> Result<(Tensor, A)> {
+    value_and_grad_with(GradOptions::default(), f)
+}
+
+/// [`value_and_grad`] with options.
+///
+/// # Errors
+/// As for [`value_and_grad`].
+pub fn value_and_grad_with<A: Tree>(
+    options: GradOptions,
+    f: impl Fn(&A) -> Result<Tensor>,
+) -> impl Fn(&A) -> Result<(Tensor, A)> {
+    let f = no_aux(f);
     move |args| {
-        check_differentiable("grad", args)?;
-        let (value, linear) = linearized("grad", &f, args)?;
-        let aval = value.aval();
-        if aval.rank() != 0 || !aval.dtype().is_float() {
-            return Err(not_scalar(&value));
-        }
-        let seed: Tangent = Some(ops::full_like(&value.value()?, 1.0)?);
-        let cts = linear.transpose(&[seed])?;
-        Ok((value, cotangents(args, cts)?))
+        let ((value, ()), gradient) = reverse(options, &f, args)?;
+        Ok((value, gradient))
     }
+}
+
+/// [`value_and_grad`] of a function that gives more than the value to differentiate: the value and
+/// the auxiliary output, and the gradient of the value. The auxiliary output has no derivative.
+///
+/// # Errors
+/// As for [`value_and_grad`].
+///
+/// # Example
+/// ```
+/// use oxbridge::prelude::*;
+/// let loss = |w: &Tensor| {
+///     let out = w.mul(w)?;
+///     Ok((out.sum()?, out))
+/// };
+/// let w = Tensor::from_slice(&[1f32, 2.], [2])?;
+/// let ((value, out), gradient) = value_and_grad_aux(loss)(&w)?;
+/// assert_eq!(value.item::<f32>()?, 5.0);
+/// assert_eq!(out.to_vec::<f32>()?, [1., 4.]);
+/// assert_eq!(gradient.to_vec::<f32>()?, [2., 4.]);
+/// # Ok::<(), Error>(())
+/// ```
+pub fn value_and_grad_aux<A: Tree, X: Tree>(
+    f: impl Fn(&A) -> Result<(Tensor, X)>,
+) -> impl Fn(&A) -> Result<((Tensor, X), A)> {
+    move |args| reverse(GradOptions::default(), &f, args)
 }
 
 /// The gradient of `f`'s value in every tensor of the argument: [`value_and_grad`] without the
@@ -95,8 +85,64 @@ pub fn value_and_grad<A: Tree>(
 /// # Errors
 /// As for [`value_and_grad`].
 pub fn grad<A: Tree>(f: impl Fn(&A) -> Result<Tensor>) -> impl Fn(&A) -> Result<A> {
-    let f = value_and_grad(f);
-    move |args| Ok(f(args)?.1)
+    grad_with(GradOptions::default(), f)
+}
+
+/// [`grad`] with options.
+///
+/// # Errors
+/// As for [`value_and_grad`].
+///
+/// # Example
+/// ```
+/// use oxbridge::prelude::*;
+/// use oxbridge::transforms::{GradOptions, grad_with};
+/// let rows = (Tensor::from_slice(&[3f32, 5.], [2])?, Tensor::from_slice(&[1i64], [1])?);
+/// let pick = |(x, i): &(Tensor, Tensor)| x.index_select(0, i)?.sum();
+/// let options = GradOptions { allow_int: true };
+/// let (dx, di) = grad_with(options, pick)(&rows)?;
+/// assert_eq!(dx.to_vec::<f32>()?, [0., 1.]);
+/// assert_eq!(di.to_vec::<i64>()?, [0]);
+/// # Ok::<(), Error>(())
+/// ```
+pub fn grad_with<A: Tree>(
+    options: GradOptions,
+    f: impl Fn(&A) -> Result<Tensor>,
+) -> impl Fn(&A) -> Result<A> {
+    let f = no_aux(f);
+    move |args| Ok(reverse(options, &f, args)?.1)
+}
+
+/// [`grad`] of a function that gives more than the value to differentiate: the gradient and the
+/// auxiliary output, which has no derivative.
+///
+/// # Errors
+/// As for [`value_and_grad`].
+pub fn grad_aux<A: Tree, X: Tree>(
+    f: impl Fn(&A) -> Result<(Tensor, X)>,
+) -> impl Fn(&A) -> Result<(A, X)> {
+    move |args| {
+        let ((_, aux), gradient) = reverse(GradOptions::default(), &f, args)?;
+        Ok((gradient, aux))
+    }
+}
+
+fn reverse<A: Tree, X: Tree>(
+    options: GradOptions,
+    f: &impl Fn(&A) -> Result<(Tensor, X)>,
+    args: &A,
+) -> Result<((Tensor, X), A)> {
+    if !options.allow_int {
+        check_differentiable("grad", args)?;
+    }
+    let (out, linear) = linearized("grad", f, args)?;
+    let aval = out.0.aval();
+    if aval.rank() != 0 || !aval.dtype().is_float() {
+        return Err(not_scalar(&out.0));
+    }
+    let seed: Tangent = Some(ops::full_like(&out.0.value()?, 1.0)?);
+    let gradient = filled(args, linear.transpose(&[seed])?)?;
+    Ok((out, gradient))
 }
 
 #[cold]
@@ -106,105 +152,22 @@ fn not_scalar(value: &Tensor) -> Error {
         .help("reduce it, for example with `sum` or `mean`, or use `vjp`")
 }
 
-fn check_differentiable(op: &'static str, args: &impl Leaves) -> Result<()> {
-    for (i, tensor) in leaves(args).into_iter().enumerate() {
-        let aval = tensor.aval();
-        if !aval.dtype().is_differentiable() {
-            let text = format!("{} is {aval}, which has no derivative", leaf_name(args, i));
-            return Err(Error::new(ErrorKind::DType, op, text)
-                .help("capture the tensor in the closure, or convert it to floating point"));
-        }
-    }
-    Ok(())
-}
-
-/// `f`'s result, and the function that takes cotangents of the result to those of the argument.
+/// The tree with the same values, of which no derivative is taken: to every derivative around it,
+/// of any order, they are constants.
 ///
 /// # Errors
-/// What `f` says. The function given fails if its argument does not have the result's structure,
-/// shapes and dtypes.
+/// If a tensor has leaked from a transform that has ended.
 ///
 /// # Example
 /// ```
 /// use oxbridge::prelude::*;
-/// let x = Tensor::from_slice(&[1f32, 2.], [2])?;
-/// let (y, back) = vjp(|x: &Tensor| x.mul(x), &x)?;
-/// assert_eq!(y.to_vec::<f32>()?, [1., 4.]);
-/// assert_eq!(back(&Tensor::from_slice(&[1f32, 10.], [2])?)?.to_vec::<f32>()?, [2., 40.]);
+/// let x = Tensor::from_slice(&[3f32], [])?;
+/// let f = |x: &Tensor| x.mul(&stop_gradient(&x.mul(x)?)?);
+/// assert_eq!(f(&x)?.item::<f32>()?, 27.0);
+/// assert_eq!(grad(f)(&x)?.item::<f32>()?, 9.0);
+/// assert_eq!(grad(grad(f))(&x)?.item::<f32>()?, 0.0);
 /// # Ok::<(), Error>(())
 /// ```
-pub fn vjp<A: Tree + Clone, B: Tree + Clone>(
-    f: impl Fn(&A) -> Result<B>,
-    args: &A,
-) -> Result<(B, impl Fn(&B) -> Result<A>)> {
-    let (out, linear) = linearized("vjp", &f, args)?;
-    let (args, like) = (args.clone(), out.clone());
-    let back = move |ct: &B| {
-        let cts = matching("vjp", "cotangent", &like, ct)?;
-        cotangents(&args, linear.transpose(&cts)?)
-    };
-    Ok((out, back))
-}
-
-/// The values of `given`, which must have the structure and types of `like`; those of integers are
-/// left out.
-fn matching(
-    op: &'static str,
-    what: &str,
-    like: &impl Leaves,
-    given: &impl Leaves,
-) -> Result<Tangents> {
-    let (wants, have) = (leaves(like), leaves(given));
-    if wants.len() != have.len() {
-        let text = format!("{} {what}s are given for {} tensors", have.len(), wants.len());
-        return Err(Error::new(ErrorKind::Tree, op, text));
-    }
-    let mut out = Tangents::new();
-    for (i, (want, have)) in wants.into_iter().zip(have).enumerate() {
-        let (a, b) = (want.aval().unsharded(), have.aval().unsharded());
-        if a != b {
-            let name = leaf_name(like, i);
-            let text = format!("the {what} of {name} is {b}, not {a} as the tensor it belongs to");
-            let same = a.dtype() == b.dtype();
-            let kind = if same { ErrorKind::Shape } else { ErrorKind::DType };
-            return Err(Error::new(kind, op, text));
-        }
-        out.push(if a.dtype().is_differentiable() { Some(have.value()?) } else { None });
-    }
-    Ok(out)
-}
-
-/// `f`'s result and its derivative along `tangents`, which has the argument's structure, shapes and
-/// dtypes.
-///
-/// # Errors
-/// If `tangents` does not fit the argument; what `f` says.
-///
-/// # Example
-/// ```
-/// use oxbridge::prelude::*;
-/// let x = Tensor::from_slice(&[1f32, 2.], [2])?;
-/// let (y, t) = jvp(|x: &Tensor| x.mul(x), &x, &x)?;
-/// assert_eq!(t.to_vec::<f32>()?, [2., 8.]);
-/// # Ok::<(), Error>(())
-/// ```
-pub fn jvp<A: Tree, B: Tree>(
-    f: impl Fn(&A) -> Result<B>,
-    args: &A,
-    tangents: &A,
-) -> Result<(B, B)> {
-    let tangents = matching("jvp", "tangent", args, tangents)?;
-    let guard = Trace::start(Box::new(Jvp { name: "jvp" }));
-    let primals = values_of(args)?;
-    let pairs = primals.into_iter().zip(tangents);
-    let inputs: Values = pairs.map(|(p, t)| jvp::join(guard.trace(), p, t)).collect();
-    let (out, values) = guard.enter(|| run(&f, args, &inputs))?;
-    guard.write_back()?;
-    let (primals, tangents): (Values, Tangents) =
-        values.iter().map(|v| jvp::split(guard.trace(), v)).unzip();
-    let tangents = primals.iter().zip(tangents);
-    let tangents = tangents
-        .map(|(p, t)| Ok(Tensor::from_value(or_zeros(&t, p.aval())?)))
-        .collect::<Result<Vec<_>>>()?;
-    Ok((rebuild(&out, primals.into_iter().map(Tensor::from_value))?, rebuild(&out, tangents)?))
+pub fn stop_gradient<T: Tree>(tree: &T) -> Result<T> {
+    tree_map(tree, |tensor| Ok(Tensor::from_value(ops::stop_gradient(&tensor.value()?)?)))
 }

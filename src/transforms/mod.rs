@@ -4,23 +4,41 @@
 //! |---|---|
 //! | [`tree`] | [`Tree`]: flatten, rebuild, paths |
 //! | [`mod@jit`] | `jit`: one compiled program for each signature |
-//! | [`mod@grad`] | `grad`, `value_and_grad`, `vjp`, `jvp` |
+//! | [`mod@grad`] | `grad`, `value_and_grad`, `stop_gradient` |
+//! | [`mod@linearize`] | `linearize`, `vjp` |
+//! | [`mod@jvp`] | `jvp`, `hvp` |
+//! | [`jacobian`] | `jacfwd`, `jacrev`, `hessian` |
+//! | [`nest`] | [`Nest`]: trees of trees, which Jacobians are |
+//! | [`mod@argnums`] | derivatives in some of the arguments |
 //! | [`mod@vmap`] | `vmap` |
 //! | [`control`] | `cond`, `switch`, `while_loop`, `fori_loop`, `scan`, `map` |
 //! | [`mod@catch`] | panics of the std operators as typed errors |
 //!
 //! The interpreters behind them stand in [`trace`](crate::trace).
 
+pub mod argnums;
 pub mod catch;
 pub mod control;
 pub mod grad;
+pub mod jacobian;
 pub mod jit;
+pub mod jvp;
+pub mod linearize;
+pub mod nest;
 pub mod tree;
 pub mod vmap;
 
+pub use argnums::{Arg, Select, argnums, grad_argnums, value_and_grad_argnums};
 pub use catch::catch;
 pub use control::{Bound, Branch, ScanOptions, cond, fori_loop, map, scan, switch, while_loop};
-pub use grad::{grad, jvp, value_and_grad, vjp};
+pub use grad::{
+    GradOptions, grad, grad_aux, grad_with, stop_gradient, value_and_grad, value_and_grad_aux,
+    value_and_grad_with,
+};
+pub use jacobian::{hessian, hessian_aux, jacfwd, jacfwd_aux, jacrev, jacrev_aux};
 pub use jit::{Jit, jit};
+pub use jvp::{hvp, jvp, jvp_aux};
+pub use linearize::{linearize, linearize_aux, vjp, vjp_aux};
+pub use nest::Nest;
 pub use tree::{Leaves, Tree};
 pub use vmap::vmap;
