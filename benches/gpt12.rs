@@ -1,0 +1,250 @@
+//! One training step of `gpt12` under `jit`, beside two bare executions by the same plugin, taken
+//! in turn in one run: that of our own StableHLO, and that of the StableHLO which JAX lowers for
+//! the same step. All three start from the same numbers and must give the same losses.
+//!
+//! `cargo bench --bench gpt12 -- 40` takes 40 rounds. The memory is that of a process of its own.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+#[path = "common/figures.rs"]
+mod figures;
+#[path = "common/gpt.rs"]
+mod gpt;
+#[path = "common/jax.rs"]
+mod jax;
+#[path = "common/numpy.rs"]
+mod numpy;
+
+use anyhow::Context;
+use figures::{median, timed};
+use gpt::{BATCH, Gpt, PLACES, Start, State, VOCABULARY, adamw, step};
+use oxbridge::backend::host::HostArray;
+use oxbridge::backend::pjrt::options::CompileOptions;
+use oxbridge::backend::{Executable, pjrt};
+use oxbridge::prelude::*;
+use oxbridge::trace::eval::Compiled;
+use oxbridge::transforms::jit::Function;
+use oxbridge::transforms::tree::leaves;
+use std::process::Command;
+use std::sync::Arc;
+
+const LAYERS: usize = 12;
+/// Rounds, unless the command line says how many.
+const ROUNDS: usize = 15;
+/// The first losses that other systems give from the same numbers.
+const LOSSES: [f32; 5] = [6.9954, 6.62122, 6.39352, 6.17270, 5.87173];
+
+type BenchResult<T = ()> = anyhow::Result<T>;
+type Batch = (Tensor, Tensor);
+type Arguments = (State, Batch);
+
+fn train((state, (ids, targets)): Arguments) -> Result<(State, Tensor)> {
+    step(&state, |model| model.loss(&ids, &targets))
+}
+
+/// The model, the optimiser and the batch before the first step.
+fn start() -> Result<Arguments> {
+    let mut draws = numpy::Generator::new();
+    let mut make = |start: Start, shape: [usize; 2]| match start {
+        Start::Normal => {
+            let count = shape[0] * shape[1];
+            let numbers: Vec<f32> = (0..count).map(|_| (draws.normal() * 0.02) as f32).collect();
+            Tensor::from_slice(&numbers, shape)
+        }
+        Start::One => Tensor::ones(shape, DType::F32),
+        Start::Zero => Tensor::zeros(shape, DType::F32),
+    };
+    let model = Gpt::new(LAYERS, &mut make)?;
+    let optimiser = adamw(&model)?;
+    let bits = VOCABULARY.ilog2();
+    let mut tokens = || {
+        let tokens: Vec<i32> =
+            (0..BATCH * PLACES).map(|_| draws.below_power(bits) as i32).collect();
+        Tensor::from_slice(&tokens, [BATCH, PLACES])
+    };
+    let batch = (tokens()?, tokens()?);
+    Ok(((model, optimiser), batch))
+}
+
+fn main() -> BenchResult {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|a| a == "--memory") {
+        return memory_of_one_process();
+    }
+    let rounds = arguments.iter().find_map(|a| a.parse().ok()).unwrap_or(ROUNDS);
+    compare(rounds)?;
+    memory()
+}
+
+fn compiled<M>(
+    f: &Jit<Arguments, (State, Tensor), M, impl Function<Arguments, (State, Tensor), M>>,
+    args: &Arguments,
+) -> BenchResult<Arc<Compiled>> {
+    Ok(f.lower(args)?.compile()?)
+}
+
+fn plugins(compiled: &Compiled) -> BenchResult<&pjrt::Executable> {
+    match compiled.executable() {
+        Executable::Pjrt(executable) => Ok(executable),
+        Executable::Host(_) => {
+            anyhow::bail!("the benchmark needs a PJRT plugin: `oxbridge plugin install cpu`")
+        }
+    }
+}
+
+/// A bare execution whose results are the next one's first operands.
+struct Bare<'e> {
+    executable: &'e pjrt::Executable,
+    state: Vec<pjrt::Buffer>,
+    rest: Vec<pjrt::Buffer>,
+}
+
+impl<'e> Bare<'e> {
+    /// The first `carried` of `operands` are what the results replace.
+    fn new(
+        executable: &'e pjrt::Executable,
+        operands: &[HostArray],
+        carried: usize,
+    ) -> Result<Bare<'e>> {
+        let upload = |array| executable.client().upload(array, 0);
+        let (state, rest) = operands.split_at(carried);
+        let state = state.iter().map(upload).collect::<Result<_>>()?;
+        let rest = rest.iter().map(upload).collect::<Result<_>>()?;
+        Ok(Bare { executable, state, rest })
+    }
+
+    /// One step; the loss.
+    fn step(&mut self) -> Result<f32> {
+        let operands: Vec<&pjrt::Buffer> = self.state.iter().chain(&self.rest).collect();
+        let mut outs = self.executable.execute(&[&operands], &[])?.swap_remove(0);
+        let loss = outs.pop().map(|loss| loss.download()).transpose()?;
+        self.state = outs;
+        Ok(loss.map(|loss| loss.to_vec::<f32>()).transpose()?.map_or(f32::NAN, |l| l[0]))
+    }
+}
+
+fn host(tensors: &[&Tensor]) -> Result<Vec<HostArray>> {
+    tensors.iter().map(|t| t.value()?.concrete("bench")?.to_host()).collect()
+}
+
+/// The same numbers in memory of their own.
+fn copies(arrays: Vec<HostArray>) -> Result<Vec<HostArray>> {
+    let copy = |a: HostArray| match a.dtype() {
+        DType::F32 => HostArray::from_slice(&a.to_vec::<f32>()?, a.shape()),
+        _ => Ok(a),
+    };
+    arrays.into_iter().map(copy).collect()
+}
+
+fn compare(rounds: usize) -> BenchResult {
+    let args = start()?;
+    let f = jit(train).donate([0]);
+    let (compile, compiled) = timed(|| compiled(&f, &args));
+    let compiled = compiled?;
+    let own = plugins(&compiled)?;
+    println!("gpt12_trace_and_compile: {compile:.0} ms (from the disk cache if it is there)");
+    let text = jax::stablehlo()?;
+    let options = CompileOptions::spmd(vec![own.client().devices()[0].id()]);
+    let options = options.exact_on(own.client().platform_name()).encode();
+    let (jax_plain, jax_donated) = (
+        own.client().compile(&text, &options)?,
+        own.client().compile(&jax::donating(&text), &options)?,
+    );
+    let operands = copies(host(&leaves(&args))?)?;
+    let mut raw = Bare::new(own, &operands, operands.len() - 2)?;
+    let operands = jax::operands(&args.0.0, &args.1)?;
+    let mut jax_plain = Bare::new(&jax_plain, &operands, operands.len() - 3)?;
+    let mut jax_donated = Bare::new(&jax_donated, &operands, operands.len() - 3)?;
+    let (mut state, batch) = args;
+    let mut times: [Vec<f64>; 4] = Default::default();
+    let mut losses: [Vec<f32>; 4] = Default::default();
+    for _ in 0..rounds + 1 {
+        let (time, out) = timed(|| -> Result<(State, f32)> {
+            let (state, loss) = f.call((state, batch.clone()))?;
+            Ok((state, loss.item::<f32>()?))
+        });
+        let (new, loss) = out?;
+        state = new;
+        let mut note = |i: usize, time: f64, loss: f32| {
+            times[i].push(time);
+            losses[i].push(loss);
+        };
+        note(0, time, loss);
+        for (i, bare) in [&mut raw, &mut jax_plain, &mut jax_donated].into_iter().enumerate() {
+            let (time, loss) = timed(|| bare.step());
+            note(i + 1, time, loss?);
+        }
+    }
+    report(&times, &losses);
+    Ok(())
+}
+
+fn report(times: &[Vec<f64>; 4], losses: &[Vec<f32>; 4]) {
+    // The first step of each copies its state and warms the memory up.
+    let ours = &times[0][1..];
+    println!("gpt12_step: {:.1} ms", median(ours));
+    let names = ["own StableHLO, bare", "JAX's StableHLO, bare", "JAX's, with donation, bare"];
+    for (name, theirs) in names.iter().zip(&times[1..]) {
+        let ratios: Vec<f64> = ours.iter().zip(&theirs[1..]).map(|(a, b)| a / b).collect();
+        let least = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);
+        println!(
+            "  {name}: {:.1} ms; ours takes {:.3} times as long (least of each: {:.3})",
+            median(&theirs[1..]),
+            median(&ratios),
+            least(ours) / least(&theirs[1..]),
+        );
+    }
+    let first = |i: usize| &losses[i][..LOSSES.len().min(losses[i].len())];
+    println!("gpt12_losses: {:?}", first(0));
+    let apart =
+        |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    println!("  farthest from the recorded ones: {:.6}", apart(first(0), &LOSSES));
+    println!("  farthest from JAX's StableHLO: {:.6}", apart(first(0), first(2)));
+}
+
+/// The plugin's figures, and a process that does nothing but train.
+fn memory() -> BenchResult {
+    let args = start()?;
+    let f = jit(train).donate([0]);
+    let memory = compiled(&f, &args)?.memory_analysis()?;
+    let mib = |bytes: i64| bytes as f64 / f64::from(1 << 20);
+    let total = memory.arguments + memory.outputs + memory.temporaries - memory.aliases;
+    println!(
+        "gpt12_memory_analysis: {:.0} MiB (arguments {:.0} + outputs {:.0} + temporaries {:.0} - \
+         aliases {:.0})",
+        mib(total),
+        mib(memory.arguments),
+        mib(memory.outputs),
+        mib(memory.temporaries),
+        mib(memory.aliases)
+    );
+    let child = Command::new(std::env::current_exe()?).arg("--memory").output()?;
+    print!("{}{}", String::from_utf8_lossy(&child.stdout), String::from_utf8_lossy(&child.stderr));
+    Ok(())
+}
+
+/// A line of `/proc/self/status`, in MiB.
+fn status(name: &str) -> BenchResult<f64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|l| l.strip_prefix(name)).context("no such line")?;
+    let number = line.trim_matches(|c: char| !c.is_ascii_digit());
+    Ok(number.parse::<f64>()? / 1024.0)
+}
+
+fn memory_of_one_process() -> BenchResult {
+    Client::default()?;
+    let before = status("VmRSS:")?;
+    let (mut state, batch) = start()?;
+    let f = jit(train).donate([0]);
+    for _ in 0..3 {
+        let (new, loss) = f.call((state, batch.clone()))?;
+        loss.item::<f32>()?;
+        state = new;
+    }
+    let peak = status("VmHWM:")?;
+    println!(
+        "gpt12_peak_memory: {peak:.0} MiB, {:.0} MiB more than before there was a tensor",
+        peak - before
+    );
+    Ok(())
+}
