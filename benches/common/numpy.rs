@@ -12,7 +12,7 @@ const INCREMENT: u128 = 87_136_372_517_582_989_555_478_159_403_783_844_777;
 
 /// Layers of the ziggurat, where its tail begins, and the area of each layer.
 const LAYERS: usize = 256;
-const TAIL: f64 = 3.654_152_885_361_008_8;
+const TAIL: f64 = 3.654_152_885_361_009;
 const AREA: f64 = 0.004_928_673_233_99;
 
 /// `default_rng(0)`.
