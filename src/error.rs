@@ -39,6 +39,8 @@ pub enum ErrorKind {
     LeakedTracer,
     /// A concrete value asked of a traced tensor.
     NotConcrete,
+    /// A program that would have to be compiled where that is forbidden, or one too many.
+    Compile,
     /// A tensor whose buffer was donated to a compiled program.
     Donated,
     /// No plugin, or a file that is not a usable PJRT plugin.

@@ -41,6 +41,8 @@ pub use oxbridge_derive::{Module, Tree};
 pub use shape::Shape;
 pub use trace::Value;
 pub use trace::cell::Tensor;
+pub use trace::forbid::forbid_compile;
+pub use trace::guard::Guarded;
 pub use transforms::{
     Arg, ScanOptions, argnums, catch, cond, fori_loop, grad, hessian, hvp, jacfwd, jacrev, jit,
     jvp, linearize, scan, stop_gradient, switch, value_and_grad, vjp, vmap, while_loop,
@@ -50,13 +52,15 @@ pub use transforms::{
 pub mod prelude {
     pub use crate::mesh::{Mesh, NamedSharding, PartitionSpec};
     pub use crate::nn::{Init, Layer, Module};
+    pub use crate::trace::forbid::forbid_compile;
     pub use crate::transforms::{
-        Arg, Jit, ScanOptions, Tree, argnums, catch, cond, fori_loop, grad, grad_argnums, grad_aux,
-        hessian, hvp, jacfwd, jacrev, jit, jvp, linearize, scan, stop_gradient, switch,
+        Arg, Jit, ScanOptions, Static, Tree, argnums, catch, cond, fori_loop, grad, grad_argnums,
+        grad_aux, hessian, hvp, jacfwd, jacrev, jit, jvp, linearize, scan, stop_gradient, switch,
         value_and_grad, value_and_grad_argnums, value_and_grad_aux, vjp, vmap, while_loop,
     };
     pub use crate::{
-        Client, ClientOptions, DType, Device, Error, ErrorKind, Result, Scalar, Shape, Tensor, spec,
+        Client, ClientOptions, DType, Device, Error, ErrorKind, Guarded, Result, Scalar, Shape,
+        Tensor, spec,
     };
     pub use oxbridge_derive::{Module, Tree};
 }

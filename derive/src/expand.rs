@@ -18,7 +18,7 @@ pub(crate) fn module(input: &DeriveInput) -> Result<TokenStream> {
     let tree = tree_of(input, &variants);
     let arms = variants.iter().map(train_arm);
     let body = quote! {
-        fn train(&mut self, __mode: bool) {
+        fn train(&self, __mode: bool) {
             let _ = __mode;
             match self { #(#arms)* }
         }
@@ -123,11 +123,25 @@ fn fixed(part: &TokenStream) -> TokenStream {
     quote!(::oxbridge::transforms::tree::Visitor::fixed(__visitor, #part);)
 }
 
+fn field(member: &Member, part: &TokenStream) -> TokenStream {
+    let key = key(member);
+    quote! {
+        ::oxbridge::transforms::tree::Visitor::stated(
+            __visitor,
+            ::core::option::Option::Some(#key),
+            #part,
+        );
+    }
+}
+
 fn visit_part(part: &Part) -> TokenStream {
     let binding = &part.binding;
     match part.kind {
-        Kind::Static | Kind::Training => fixed(&quote!(#binding)),
-        Kind::StaticFloat => fixed(&quote!(&#binding.to_bits())),
+        Kind::Static | Kind::Training => field(&part.member, &quote!(#binding)),
+        Kind::StaticFloat => {
+            let number = quote!(::oxbridge::transforms::tree::Number);
+            field(&part.member, &quote!(&#number(::core::convert::Into::into(*#binding))))
+        }
         Kind::Tree => {
             let key = key(&part.member);
             quote! {
@@ -170,7 +184,7 @@ fn train_arm(variant: &Variant) -> TokenStream {
         let binding = &part.binding;
         match part.kind {
             Kind::Tree => quote!(::oxbridge::nn::Module::train(#binding, __mode);),
-            Kind::Training => quote!(*#binding = __mode;),
+            Kind::Training => quote!(#binding.set(__mode);),
             Kind::Static | Kind::StaticFloat => quote!(let _ = #binding;),
         }
     });
@@ -202,7 +216,7 @@ mod tests {
         let unknown = error("struct S { #[module(eval)] a: bool }");
         assert!(unknown.contains("write `#[module(training)]`"), "{unknown}");
         let typed = error("struct S { #[module(training)] a: usize }");
-        assert!(typed.contains("a field of type `bool`"), "{typed}");
+        assert!(typed.contains("a field of type `Guarded<bool>`"), "{typed}");
         let tree: DeriveInput = syn::parse_str("union U { a: u32 }").expect("parses");
         let tree = super::tree(&tree).expect_err("the derive refuses it").to_string();
         assert!(tree.contains("`#[derive(Tree)]`"), "{tree}");
@@ -220,6 +234,6 @@ mod tests {
     #[test]
     fn floats_are_compared_by_their_bits() {
         let text = text("struct S { #[tree(static)] p: f64 }");
-        assert!(text.contains("to_bits"), "{text}");
+        assert!(text.contains("tree :: Number"), "{text}");
     }
 }

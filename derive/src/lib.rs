@@ -30,7 +30,8 @@ pub fn derive_tree(input: TokenStream) -> TokenStream {
 /// Implements `oxbridge::nn::Module` for a struct or an enum, and the `Tree` that it stands on; do
 /// not derive `Tree` beside it.
 ///
-/// `Module::train` goes to every field that is not static, and sets a `#[module(training)]` field.
+/// `Module::train` goes to every field that is not static, and sets a `#[module(training)]` field,
+/// which is a `Guarded<bool>`.
 #[proc_macro_derive(Module, attributes(tree, module))]
 pub fn derive_module(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);

@@ -4,7 +4,10 @@ use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Data, DeriveInput, Error, Field, Fields, Ident, Member, Result, Type};
+use syn::{
+    Data, DeriveInput, Error, Field, Fields, GenericArgument, Ident, Member, PathArguments, Result,
+    Type,
+};
 
 /// What a field is to a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,7 +18,7 @@ pub(crate) enum Kind {
     Static,
     /// A static `f32` or `f64`, which is compared by its bits.
     StaticFloat,
-    /// A static `bool` that `Module::train` sets.
+    /// A `Guarded<bool>` that `Module::train` sets.
     Training,
 }
 
@@ -121,8 +124,8 @@ fn kind(field: &Field) -> Result<Kind> {
                 kind = Kind::Training;
                 Ok(())
             })?;
-            if !is_path(&field.ty, &["bool"]) {
-                let text = "`#[module(training)]` stands on a field of type `bool`, which `Module::train` sets";
+            if !is_guarded_bool(&field.ty) {
+                let text = "`#[module(training)]` stands on a field of type `Guarded<bool>`, which `Module::train` sets";
                 return Err(Error::new(field.ty.span(), text));
             }
         }
@@ -132,6 +135,15 @@ fn kind(field: &Field) -> Result<Kind> {
 
 fn is_float(ty: &Type) -> bool {
     is_path(ty, &["f32", "f64"])
+}
+
+fn is_guarded_bool(ty: &Type) -> bool {
+    let Type::Path(path) = ty else { return false };
+    path.path.segments.last().is_some_and(|last| {
+        last.ident == "Guarded"
+            && matches!(&last.arguments, PathArguments::AngleBracketed(list)
+                if matches!(list.args.first(), Some(GenericArgument::Type(ty)) if is_path(ty, &["bool"])))
+    })
 }
 
 fn is_path(ty: &Type, names: &[&str]) -> bool {

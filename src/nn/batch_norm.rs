@@ -9,6 +9,7 @@ use crate::tensor::normalise::BatchNorm;
 use crate::tensor::placed;
 use crate::trace::Value;
 use crate::trace::cell::Tensor;
+use crate::trace::guard::Guarded;
 use oxbridge_derive::Module;
 
 /// `(x - mean) / sqrt(variance + eps) * weight + bias`, for each channel over the batch.
@@ -38,7 +39,7 @@ pub struct BatchNorm2d {
     pub momentum: f64,
     /// Whether the batch's statistics are used.
     #[module(training)]
-    pub training: bool,
+    pub training: Guarded<bool>,
 }
 
 impl BatchNorm2d {
@@ -56,17 +57,17 @@ impl BatchNorm2d {
             num_batches_tracked: Buffer::new(&count)?,
             eps: 1e-5,
             momentum: 0.1,
-            training: true,
+            training: Guarded::new(true),
         })
     }
 
-    fn check(&self, x: &Tensor) -> Result<()> {
+    fn check(&self, x: &Tensor, training: bool) -> Result<()> {
         let (shape, channels) = (x.shape(), self.weight.numel());
         let why = match () {
             () if shape.rank() != 4 || shape[1] != channels => {
                 format!("takes [n, {channels}, height, width], not {}", x.aval())
             }
-            () if self.training && shape.size() / channels.max(1) < 2 => {
+            () if training && shape.size() / channels.max(1) < 2 => {
                 format!("needs more than one value a channel in training, {} has not", x.aval())
             }
             () => return Ok(()),
@@ -78,14 +79,15 @@ impl BatchNorm2d {
 impl Layer for BatchNorm2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        placed(self.check(x))?;
-        if self.training {
+        let training = self.training.get();
+        placed(self.check(x, training))?;
+        if training {
             self.num_batches_tracked.tensor().add_(1)?;
         }
         let options = BatchNorm {
             weight: Some(&self.weight),
             bias: Some(&self.bias),
-            training: self.training,
+            training,
             momentum: self.momentum,
             eps: self.eps,
         };

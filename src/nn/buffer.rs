@@ -53,5 +53,5 @@ impl Nest for Buffer {
 }
 
 impl Module for Buffer {
-    fn train(&mut self, _: bool) {}
+    fn train(&self, _: bool) {}
 }

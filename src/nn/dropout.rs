@@ -3,6 +3,7 @@
 use super::module::Layer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::trace::cell::Tensor;
+use crate::trace::guard::Guarded;
 use oxbridge_derive::Module;
 
 /// In training mode, zero with probability `p` for each element, else the element over `1 - p`; in
@@ -15,7 +16,7 @@ use oxbridge_derive::Module;
 /// ```
 /// use oxbridge::nn::Dropout;
 /// use oxbridge::prelude::*;
-/// let mut layer = Dropout::new(0.5)?;
+/// let layer = Dropout::new(0.5)?;
 /// let x = Tensor::ones([100], DType::F32)?;
 /// assert!(layer.forward(&x)?.to_vec::<f32>()?.iter().all(|x| *x == 0.0 || *x == 2.0));
 /// layer.eval();
@@ -31,7 +32,7 @@ pub struct Dropout {
     pub p: f64,
     /// Whether anything is done.
     #[module(training)]
-    pub training: bool,
+    pub training: Guarded<bool>,
 }
 
 impl Dropout {
@@ -44,13 +45,13 @@ impl Dropout {
             let text = format!("the probability {p} is not from 0 to 1");
             return Err(Error::new(ErrorKind::Value, "dropout", text));
         }
-        Ok(Dropout { p, training: true })
+        Ok(Dropout { p, training: Guarded::new(true) })
     }
 }
 
 impl Layer for Dropout {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        x.dropout(self.p, self.training)
+        x.dropout(self.p, self.training.get())
     }
 }

@@ -35,10 +35,13 @@ use std::hash::Hash;
 )]
 pub trait Module: Tree {
     /// Sets training mode (`true`) or evaluation (`false`) in every layer below, as torch's `train`.
-    fn train(&mut self, mode: bool);
+    ///
+    /// A compiled function that was traced in the other mode is traced anew, also if it captured the
+    /// module. A clone has a mode of its own.
+    fn train(&self, mode: bool);
 
     /// Sets evaluation mode: `train(false)`.
-    fn eval(&mut self) {
+    fn eval(&self) {
         self.train(false);
     }
 
@@ -187,54 +190,54 @@ fn load<T: Leaves + ?Sized>(module: &T, state: &IndexMap<String, Tensor>) -> Res
 }
 
 impl Module for Tensor {
-    fn train(&mut self, _: bool) {}
+    fn train(&self, _: bool) {}
 }
 
 impl Module for () {
-    fn train(&mut self, _: bool) {}
+    fn train(&self, _: bool) {}
 }
 
 impl<M: Module> Module for Box<M> {
-    fn train(&mut self, mode: bool) {
+    fn train(&self, mode: bool) {
         (**self).train(mode);
     }
 }
 
 impl<M: Module> Module for Vec<M> {
-    fn train(&mut self, mode: bool) {
-        for module in self.iter_mut() {
+    fn train(&self, mode: bool) {
+        for module in self {
             module.train(mode);
         }
     }
 }
 
 impl<M: Module, const N: usize> Module for [M; N] {
-    fn train(&mut self, mode: bool) {
-        for module in self.iter_mut() {
+    fn train(&self, mode: bool) {
+        for module in self {
             module.train(mode);
         }
     }
 }
 
 impl<M: Module> Module for Option<M> {
-    fn train(&mut self, mode: bool) {
-        for module in self.iter_mut() {
+    fn train(&self, mode: bool) {
+        if let Some(module) = self {
             module.train(mode);
         }
     }
 }
 
 impl<K: Display + Ord + Clone, M: Module> Module for BTreeMap<K, M> {
-    fn train(&mut self, mode: bool) {
-        for module in self.values_mut() {
+    fn train(&self, mode: bool) {
+        for module in self.values() {
             module.train(mode);
         }
     }
 }
 
 impl<K: Display + Hash + Eq + Clone, M: Module> Module for IndexMap<K, M> {
-    fn train(&mut self, mode: bool) {
-        for module in self.values_mut() {
+    fn train(&self, mode: bool) {
+        for module in self.values() {
             module.train(mode);
         }
     }
@@ -243,7 +246,7 @@ impl<K: Display + Hash + Eq + Clone, M: Module> Module for IndexMap<K, M> {
 macro_rules! tuples {
     ($(($($M:ident $i:tt),+))*) => {$(
         impl<$($M: Module),+> Module for ($($M,)+) {
-            fn train(&mut self, mode: bool) {
+            fn train(&self, mode: bool) {
                 $(self.$i.train(mode);)+
             }
         }

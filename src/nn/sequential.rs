@@ -60,7 +60,7 @@ trait AnyLayer: Leaves + Debug + Send + Sync {
     fn kind(&self) -> &'static str;
     fn copy(&self) -> Box<dyn AnyLayer>;
     fn rebuilt(&self, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Box<dyn AnyLayer>>;
-    fn set_mode(&mut self, mode: bool);
+    fn set_mode(&self, mode: bool);
     fn run(&self, x: &Tensor) -> Result<Tensor>;
 }
 
@@ -74,7 +74,7 @@ impl<L: Layer + Clone + Debug + Send + Sync + 'static> AnyLayer for L {
     fn rebuilt(&self, f: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Box<dyn AnyLayer>> {
         Ok(Box::new(self.map(f)?))
     }
-    fn set_mode(&mut self, mode: bool) {
+    fn set_mode(&self, mode: bool) {
         self.train(mode);
     }
     fn run(&self, x: &Tensor) -> Result<Tensor> {
@@ -119,8 +119,8 @@ impl Nest for Sequential {
 }
 
 impl Module for Sequential {
-    fn train(&mut self, mode: bool) {
-        self.layers.iter_mut().for_each(|layer| (**layer).set_mode(mode));
+    fn train(&self, mode: bool) {
+        self.layers.iter().for_each(|layer| (**layer).set_mode(mode));
     }
 }
 

@@ -6,6 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::Val;
 use crate::mesh::{Mesh, NamedSharding};
 use crate::ops::ARITHMETIC;
+use crate::ops::precision::{Precision, matmul_precision};
 use crate::trace::batch::{self, Batch, BatchAxis};
 use crate::trace::graph::{DerivedKey, Graph};
 use crate::trace::linear::{Input, LinearTape, linearize};
@@ -306,6 +307,8 @@ struct FusedKey {
     name: &'static str,
     params: SmallVec<[i64; 8]>,
     avals: Avals,
+    /// A body may form products.
+    precision: Precision,
 }
 
 thread_local! {
@@ -330,7 +333,8 @@ pub fn fused(
     body: impl FnOnce(&[Value]) -> Result<Values>,
 ) -> Result<Values> {
     let avals: Avals = operands.iter().map(|v| v.aval().unsharded()).collect();
-    let key = FusedKey { name, params: SmallVec::from_slice(params), avals };
+    let precision = matmul_precision();
+    let key = FusedKey { name, params: SmallVec::from_slice(params), avals, precision };
     let call = match FUSED.with_borrow(|map| map.get(&key).cloned()) {
         Some(call) => call,
         None => record_fused(key, body)?,

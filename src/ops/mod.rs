@@ -41,6 +41,7 @@ pub mod dot;
 pub mod dynamic_slice;
 pub mod elementwise;
 pub mod index;
+pub mod precision;
 pub mod reduce;
 pub mod region;
 pub mod rng;

@@ -4,8 +4,9 @@ use super::promotion::first_of;
 use super::wrap;
 use crate::backend::host::conv::ConvDims;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ops;
 use crate::ops::call::fused;
-use crate::ops::{self, Precision};
+use crate::ops::precision::matmul_precision;
 use crate::trace::cell::Tensor;
 use crate::trace::{Value, Values};
 use smallvec::smallvec;
@@ -128,7 +129,7 @@ impl Case {
                 let x = ops::convert(&v[0], dtype)?;
                 let x = if self.batched { x } else { ops::reshape(&x, &x.shape().insert(0, 1))? };
                 let w = weight(&ops::convert(&v[1], dtype)?)?;
-                let mut out = ops::conv_general(&x, &w, dims, Precision::default(), None)?;
+                let mut out = ops::conv_general(&x, &w, dims, matmul_precision(), None)?;
                 if let Some(bias) = v.get(2) {
                     let bias = ops::convert(bias, dtype)?;
                     out = ops::add(&out, &ops::broadcast_in_dim(&bias, out.shape(), &[1])?)?;

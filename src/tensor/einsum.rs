@@ -5,8 +5,9 @@ use super::wrap;
 use crate::backend::host::dot::DotDims;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ops;
 use crate::ops::call::fused;
-use crate::ops::{self, Precision};
+use crate::ops::precision::matmul_precision;
 use crate::shape::Shape;
 use crate::trace::Value;
 use crate::trace::cell::Tensor;
@@ -224,6 +225,6 @@ fn contract(equation: &str, x: Named, y: Named, needed: &impl Fn(&Label) -> bool
         .collect();
     let left = dims.lhs_batch.iter().chain(&free_x).map(|&i| x.labels[i]);
     let labels = left.chain(free_y.iter().map(|&j| y.labels[j])).collect();
-    let value = ops::dot_general(&x.value, &y.value, &dims, Precision::default(), None)?;
+    let value = ops::dot_general(&x.value, &y.value, &dims, matmul_precision(), None)?;
     Ok(Named { value, labels })
 }

@@ -9,8 +9,9 @@ use crate::aval::Aval;
 use crate::backend::host::dot::DotDims;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ops;
 use crate::ops::call::fused;
-use crate::ops::{self, Precision};
+use crate::ops::precision::matmul_precision;
 use crate::shape::{self, Shape, broadcast};
 use crate::trace::Value;
 use crate::trace::cell::Tensor;
@@ -29,7 +30,7 @@ fn dot(lhs: &Value, rhs: &Value, batch: usize, contract: (usize, usize)) -> Resu
         lhs_contract: vec![contract.0],
         rhs_contract: vec![contract.1],
     };
-    ops::dot_general(lhs, rhs, &dims, Precision::default(), None)
+    ops::dot_general(lhs, rhs, &dims, matmul_precision(), None)
 }
 
 /// The axes that `matmul` sums over.
@@ -298,5 +299,5 @@ fn tensordot(x: &Tensor, y: &Tensor, dims_x: &[i64], dims_y: &[i64]) -> Result<V
         lhs_contract: lhs.to_vec(),
         rhs_contract: rhs.to_vec(),
     };
-    ops::dot_general(&x, &y, &dims, Precision::default(), None).map_err(|e| e.in_op("tensordot"))
+    ops::dot_general(&x, &y, &dims, matmul_precision(), None).map_err(|e| e.in_op("tensordot"))
 }

@@ -15,8 +15,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Names a cell for as long as the process lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CellId(u64);
+
+impl fmt::Debug for CellId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "storage {}", self.0)
+    }
+}
 
 /// The storage that tensor handles share.
 pub struct Cell {
@@ -64,6 +70,11 @@ impl Cell {
     /// The cell's name.
     pub fn id(&self) -> CellId {
         self.id
+    }
+
+    /// Where in the source it was made.
+    pub fn made_at(&self) -> &'static Location<'static> {
+        self.made_at
     }
 
     /// The value as the current trace sees it.

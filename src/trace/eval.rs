@@ -4,6 +4,7 @@
 //! device; a hit is confirmed by equality. On a hit nothing is inferred, no string is built, and
 //! no lock is taken: each thread keeps the programs it has used.
 
+use super::forbid;
 use super::graph::{Atom, Eqn, Graph};
 use super::lower::{self, Entry};
 use super::placement::{Operands, bring, in_place, mesh_of, place_of, place_scalar};
@@ -129,6 +130,7 @@ fn find(
     let found = match known {
         Some(found) => found,
         None => {
+            forbid::check(prim.name(), || (missing(prim, arrays), String::new()))?;
             // Not under the lock: compiling takes long, and other threads have other programs.
             let made = Arc::new(compile(prim, arrays, device, mesh)?);
             all().get_or_insert_default().entry(key).or_default().push(Arc::clone(&made));
@@ -137,6 +139,13 @@ fn find(
     };
     SEEN.with_borrow_mut(|seen| seen.entry(key).or_default().push(Arc::clone(&found)));
     Ok(found)
+}
+
+/// What a program would be compiled for.
+#[cold]
+fn missing(prim: &dyn Primitive, arrays: &[&Array]) -> String {
+    let operands: Vec<String> = arrays.iter().map(|a| a.aval().to_string()).collect();
+    format!("a program of `{}` for ({})", prim.entry_name(), operands.join(", "))
 }
 
 fn compile(

@@ -9,6 +9,8 @@
 //! | [`lower`] | from a graph to StableHLO |
 //! | [`record`] | the interpreter of `jit`: writes a graph |
 //! | [`jvp`], [`linear`], [`batch`] | the interpreters of derivatives and of `vmap` |
+//! | [`forbid`] | a scope in which nothing is compiled |
+//! | [`guard`] | plain values that a traced function may read |
 //! | [`cell`] | storage cells and the [`Tensor`](cell::Tensor) handle |
 //!
 //! A [`Trace`] is one running interpreter. They nest: the innermost is current, and passes what is
@@ -17,7 +19,9 @@
 pub mod batch;
 pub mod cell;
 pub mod eval;
+pub mod forbid;
 pub mod graph;
+pub mod guard;
 pub mod jvp;
 pub mod linear;
 pub mod lower;

@@ -2,11 +2,12 @@
 
 use super::cell::{Cell, CellId};
 use super::graph::{Atom, Eqn, Graph, Var};
+use super::guard::{Guard, Guards};
 use super::primitive::Primitive;
 use super::{Interpreter, Payload, Trace, TraceGuard, Value, Values, leaked};
 use crate::aval::{Aval, Avals};
 use crate::error::Result;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Writes a [`Graph`] while a function runs.
@@ -24,6 +25,11 @@ struct Tape {
     /// Variables of arrays and outer tracers seen so far, by address; `hidden` keeps them alive.
     known: FxHashMap<usize, Var>,
     eqns: Vec<Eqn>,
+    /// What was read of guarded cells from outside.
+    guards: Guards,
+    /// The guarded cells that the function itself set, by address: what it reads of them later
+    /// it has put there.
+    set_inside: FxHashSet<usize>,
 }
 
 /// An operand that the user does not pass: what the function captured.
@@ -54,6 +60,8 @@ pub struct Recorded {
     pub hidden: Vec<Source>,
     /// The cells from outside that the function wrote.
     pub written: Vec<Arc<Cell>>,
+    /// What the function read of guarded cells from outside.
+    pub guards: Guards,
 }
 
 fn lock(tape: &Mutex<Tape>) -> MutexGuard<'_, Tape> {
@@ -117,7 +125,23 @@ impl Recorder {
             graph: Graph::new(inputs, tape.eqns, outputs, tape.avals),
             hidden: hidden.into_iter().map(|h| h.source).collect(),
             written: written.into_iter().map(|(_, cell, _)| cell).collect(),
+            guards: tape.guards,
         })
+    }
+
+    /// Remembers what was read of a guarded cell, the first time.
+    pub(super) fn watch(&self, guard: &Arc<dyn Guard>) {
+        let mut tape = lock(&self.tape);
+        let address = guard.address();
+        let known = tape.guards.iter().any(|g| g.address() == address);
+        if !known && !tape.set_inside.contains(&address) {
+            tape.guards.push(Arc::clone(guard));
+        }
+    }
+
+    /// Remembers that the function set a guarded cell.
+    pub(super) fn set_inside(&self, address: usize) {
+        lock(&self.tape).set_inside.insert(address);
     }
 
     /// The tracer that stands for a cell from outside, whose value out there is `outer`.

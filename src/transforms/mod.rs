@@ -40,5 +40,5 @@ pub use jit::{Jit, jit};
 pub use jvp::{hvp, jvp, jvp_aux};
 pub use linearize::{linearize, linearize_aux, vjp, vjp_aux};
 pub use nest::Nest;
-pub use tree::{Leaves, Tree};
+pub use tree::{Leaves, Static, Tree};
 pub use vmap::vmap;

@@ -22,6 +22,12 @@ pub trait Visitor<'t> {
     fn exit(&mut self) {}
     /// A part of the structure that is no tensor: a length, a variant, a static field.
     fn fixed(&mut self, _part: &dyn Fixed) {}
+    /// A part that the user marked as static: a field with its name, or what stands at this place.
+    fn stated(&mut self, _key: Option<Key<'_>>, part: &dyn Fixed) {
+        self.fixed(part);
+    }
+    /// What follows belongs to no element of an argument's tuple.
+    fn beside(&mut self) {}
     /// A tensor that is state and no leaf: see [`Buffer`](crate::nn::Buffer).
     fn buffer(&mut self, _tensor: &'t Tensor) {}
 }
@@ -52,6 +58,60 @@ impl<T: Hash + Debug> Fixed for T {
     }
     fn text(&self) -> String {
         format!("{self:?}")
+    }
+}
+
+/// A static number that is compared by its bits and printed as a number.
+#[derive(Clone, Copy, PartialEq)]
+pub struct Number(pub f64);
+
+impl Hash for Number {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.to_bits().hash(state);
+    }
+}
+
+impl Debug for Number {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        Debug::fmt(&self.0, f)
+    }
+}
+
+/// A static argument of `jit`: a value that is no tensor, in the key and known while tracing.
+///
+/// Equality is that of what `T` hashes; a static float is wrapped as [`Number`].
+///
+/// # Example
+/// ```
+/// use oxbridge::prelude::*;
+/// let f = jit(|(x, power): &(Tensor, Static<i32>)| {
+///     (1..**power).try_fold(x.clone(), |y, _| y.mul(x))
+/// });
+/// let x = Tensor::from_slice(&[3f32], [1])?;
+/// assert_eq!(f.call((&x, &Static(2)))?.to_vec::<f32>()?, [9.0]);
+/// assert_eq!(f.call((&x, &Static(3)))?.to_vec::<f32>()?, [27.0]);
+/// assert_eq!(f.compiled(), 2);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Static<T>(pub T);
+
+impl<T> std::ops::Deref for Static<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Hash + Debug> Leaves for Static<T> {
+    fn visit<'t>(&'t self, visitor: &mut dyn Visitor<'t>) {
+        visitor.stated(None, &self.0);
+    }
+}
+
+impl<T: Hash + Debug + Clone> Tree for Static<T> {
+    fn map(&self, _: &mut dyn FnMut(&Tensor) -> Result<Tensor>) -> Result<Static<T>> {
+        Ok(self.clone())
     }
 }
 
@@ -95,31 +155,54 @@ pub fn leaves<T: Leaves + ?Sized>(tree: &T) -> Vec<&Tensor> {
     collect.0
 }
 
+/// The way to the place of a tree that is being visited, as text: `layers[0].weight`.
+#[derive(Debug, Default)]
+pub struct Path {
+    at: String,
+    lengths: Vec<usize>,
+}
+
+impl Path {
+    /// Goes one step down.
+    pub fn enter(&mut self, key: Key<'_>) {
+        self.lengths.push(self.at.len());
+        let dot = if self.at.is_empty() { "" } else { "." };
+        // Writing to a `String` cannot fail.
+        let _ = match key {
+            Key::Index(i) => write!(self.at, "[{i}]"),
+            Key::Name(name) => write!(self.at, "{dot}{name}"),
+            Key::Entry(key) => write!(self.at, "{dot}{key}"),
+        };
+    }
+
+    /// Goes back up.
+    pub fn exit(&mut self) {
+        self.at.truncate(self.lengths.pop().unwrap_or(0));
+    }
+
+    /// The path; empty at the root.
+    pub fn text(&self) -> &str {
+        &self.at
+    }
+}
+
 /// The path of each tensor of a tree, in order: `layers[0].weight`; empty for a tree that is one
 /// tensor.
 pub fn paths<T: Leaves + ?Sized>(tree: &T) -> Vec<String> {
     #[derive(Default)]
     struct Paths {
-        at: String,
-        lengths: Vec<usize>,
+        at: Path,
         all: Vec<String>,
     }
     impl<'t> Visitor<'t> for Paths {
         fn leaf(&mut self, _: &'t Tensor) {
-            self.all.push(self.at.clone());
+            self.all.push(self.at.text().to_owned());
         }
         fn enter(&mut self, key: Key<'_>) {
-            self.lengths.push(self.at.len());
-            let dot = if self.at.is_empty() { "" } else { "." };
-            // Writing to a `String` cannot fail.
-            let _ = match key {
-                Key::Index(i) => write!(self.at, "[{i}]"),
-                Key::Name(name) => write!(self.at, "{dot}{name}"),
-                Key::Entry(key) => write!(self.at, "{dot}{key}"),
-            };
+            self.at.enter(key);
         }
         fn exit(&mut self) {
-            self.at.truncate(self.lengths.pop().unwrap_or(0));
+            self.at.exit();
         }
     }
     let mut paths = Paths::default();

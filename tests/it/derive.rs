@@ -96,7 +96,7 @@ struct Counter {
     weight: Tensor,
     count: Buffer,
     #[module(training)]
-    training: bool,
+    training: Guarded<bool>,
 }
 
 #[derive(Clone, Debug, Module)]
@@ -107,7 +107,7 @@ struct Model<L> {
 
 impl Layer for Counter {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        if self.training {
+        if self.training.get() {
             let count = self.count.tensor();
             count.set_value(count.mul(&t(&[2.0]))?.value()?)?;
         }
@@ -116,8 +116,11 @@ impl Layer for Counter {
 }
 
 fn model() -> Model<Counter> {
-    let layer =
-        |w| Counter { weight: t(&[w]), count: Buffer::new(&t(&[1.0])).unwrap(), training: true };
+    let layer = |w| Counter {
+        weight: t(&[w]),
+        count: Buffer::new(&t(&[1.0])).unwrap(),
+        training: Guarded::new(true),
+    };
     Model { layers: vec![layer(2.0), layer(3.0)], head: Some(t(&[5.0])) }
 }
 
@@ -157,7 +160,7 @@ fn state_dicts_load_or_say_all_that_does_not_fit() {
 
 #[test]
 fn buffers_are_written_in_place_under_every_transform() {
-    let mut model = model();
+    let model = model();
     let x = t(&[1.0]);
     let run = |m: &Model<Counter>| m.layers[1].forward(&m.layers[0].forward(&x)?)?.sum();
     let counts = |m: &Model<Counter>| {

@@ -8,6 +8,7 @@ use crate::cases::engine::golden;
 use oxbridge::backend::pjrt::cache::{DiskCache, Key, KeyParts, stats};
 use oxbridge::nn::checkpoint::{Checkpoint, Metadata, save};
 use oxbridge::prelude::*;
+use oxbridge::transforms::jit::Excess;
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -190,6 +191,29 @@ const TRANSFORMS: &[Row] = &[
         let x = Tensor::from_slice(&[1f32, 2.0], [2])?;
         jit(|x: &Tensor| x.sin()).donate([0]).call(&x)?;
         err(x.add(&x))
+    }),
+    ("jit: a compile that is forbidden", || {
+        let f = jit(|(x, n): &(Tensor, Static<i64>)| x.mul(**n)).named("scale");
+        let (two, three) = (t([2]), t([3]));
+        f.call((&two, &Static(3)))?;
+        let _serving = forbid_compile();
+        err(f.call((&three, &Static(4))))
+    }),
+    ("jit: a first compile that is forbidden", || {
+        let x = t([2]);
+        let _serving = forbid_compile();
+        err(jit(|x: &Tensor| x.sin()).named("wave").call(x))
+    }),
+    ("an operation that is not compiled", || {
+        let x = t([2, 3, 5, 7]);
+        let _serving = forbid_compile();
+        err(x.asinh())
+    }),
+    ("jit: more graphs than allowed", || {
+        let f = jit(|x: &Tensor| x.sin()).named("wave").max_graphs(2, Excess::Error);
+        f.call(t([2]))?;
+        f.call(t([3]))?;
+        err(f.call(of(DType::F64, [4, 4])))
     }),
     ("donated", || {
         let device = Client::host(1).device(0)?;

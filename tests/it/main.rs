@@ -7,6 +7,7 @@ mod checkpoint;
 mod control;
 mod derive;
 mod errors;
+mod jit;
 mod laws;
 mod mesh;
 mod nn;

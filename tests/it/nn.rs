@@ -121,7 +121,7 @@ fn batch_norm_keeps_running_statistics() {
         close(norm.running_var.tensor(), &var);
         assert_eq!(norm.num_batches_tracked.tensor().item::<i64>().unwrap(), steps);
     };
-    let mut norm = fresh();
+    let norm = fresh();
     let y = norm.forward(&x).unwrap();
     let at = |v: f64, c: usize| (v - means[c]) / (squares[c] + 1e-5).sqrt();
     let expected = [
@@ -178,7 +178,7 @@ fn pools_by_hand() {
 
 #[test]
 fn dropout_draws_anew_in_each_call() {
-    let mut layer = Dropout::new(0.5).unwrap();
+    let layer = Dropout::new(0.5).unwrap();
     let x = Tensor::ones([256], DType::F32).unwrap();
     let step = jit(|layer: &Dropout| layer.forward(&x));
     let (a, b) = (step.call(&layer).unwrap(), step.call(&layer).unwrap());

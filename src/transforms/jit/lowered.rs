@@ -1,0 +1,64 @@
+//! A traced program that is not yet compiled.
+
+use crate::error::Result;
+use crate::mesh::{Mesh, NamedSharding};
+use crate::ops::call::Call;
+use crate::trace::Values;
+use crate::trace::eval::{Compiled, compile_only};
+use crate::trace::graph::Graph;
+use crate::trace::lower;
+use crate::trace::primitive::Primitive;
+use std::sync::Arc;
+
+/// A function's program for one signature, traced and not yet compiled.
+#[derive(Clone, Debug)]
+pub struct Lowered {
+    pub(super) call: Arc<Call>,
+    pub(super) operands: Values,
+}
+
+impl Lowered {
+    /// The graph.
+    pub fn graph(&self) -> &Graph {
+        &self.call.graph
+    }
+
+    /// The call that `jit` binds.
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// The text of the StableHLO module, with the operands' shardings.
+    pub fn stablehlo(&self) -> String {
+        let in_shardings: Vec<Option<NamedSharding>> =
+            self.operands.iter().map(|v| v.aval().sharding().cloned()).collect();
+        let mesh = in_shardings.iter().flatten().next().map(NamedSharding::mesh);
+        let mesh = mesh.or_else(|| self.call.mesh());
+        let entry = lower::Entry {
+            name: &self.call.name,
+            in_shardings: &in_shardings,
+            out_shardings: &self.call.out_shardings,
+            donated: &self.call.donated,
+            partitions: mesh.map_or(1, Mesh::size),
+        };
+        lower::module(&self.call.graph, &entry).unwrap_or_else(|error| format!("// {error}\n"))
+    }
+
+    /// The program compiled, or taken from the caches, without running it; the first call with this
+    /// signature then compiles nothing.
+    ///
+    /// # Errors
+    /// What the compiler says; [`ErrorKind::NotConcrete`] inside of another transform.
+    ///
+    /// # Example
+    /// ```
+    /// use oxbridge::prelude::*;
+    /// let f = jit(|x: &Tensor| x.sin());
+    /// let compiled = f.lower(&Tensor::zeros([3], DType::F32)?)?.compile()?;
+    /// assert_eq!(compiled.outs()[0].to_string(), "f32[3]");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn compile(&self) -> Result<Arc<Compiled>> {
+        compile_only(&*self.call, &self.operands)
+    }
+}
