@@ -44,8 +44,9 @@ pub use trace::cell::Tensor;
 pub use trace::forbid::forbid_compile;
 pub use trace::guard::Guarded;
 pub use transforms::{
-    Arg, ScanOptions, argnums, catch, cond, fori_loop, grad, hessian, hvp, jacfwd, jacrev, jit,
-    jvp, linearize, scan, stop_gradient, switch, value_and_grad, vjp, vmap, while_loop,
+    Arg, ScanOptions, argnums, catch, cond, custom_jvp, custom_vjp, fori_loop, grad, hessian, hvp,
+    jacfwd, jacrev, jit, jvp, linearize, scan, stop_gradient, switch, value_and_grad, vjp, vmap,
+    while_loop,
 };
 
 /// What most programs use: `use oxbridge::prelude::*;`.
@@ -54,9 +55,10 @@ pub mod prelude {
     pub use crate::nn::{Init, Layer, Module};
     pub use crate::trace::forbid::forbid_compile;
     pub use crate::transforms::{
-        Arg, Jit, ScanOptions, Static, Tree, argnums, catch, cond, fori_loop, grad, grad_argnums,
-        grad_aux, hessian, hvp, jacfwd, jacrev, jit, jvp, linearize, scan, stop_gradient, switch,
-        value_and_grad, value_and_grad_argnums, value_and_grad_aux, vjp, vmap, while_loop,
+        Arg, Jit, ScanOptions, Static, Tree, argnums, catch, cond, custom_jvp, custom_vjp,
+        fori_loop, grad, grad_argnums, grad_aux, hessian, hvp, jacfwd, jacrev, jit, jvp, linearize,
+        scan, stop_gradient, switch, value_and_grad, value_and_grad_argnums, value_and_grad_aux,
+        vjp, vmap, while_loop,
     };
     pub use crate::{
         Client, ClientOptions, DType, Device, Error, ErrorKind, Guarded, Result, Scalar, Shape,

@@ -7,9 +7,10 @@ use crate::hlo::Val;
 use crate::mesh::{Mesh, NamedSharding};
 use crate::ops::ARITHMETIC;
 use crate::ops::precision::{Precision, matmul_precision};
+use crate::ops::region::intern;
 use crate::trace::batch::{self, Batch, BatchAxis};
 use crate::trace::graph::{DerivedKey, Graph};
-use crate::trace::linear::{Input, LinearTape, linearize};
+use crate::trace::linear::{Input, LinearTape, Linearized, linearize};
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
 use crate::trace::record::{Recorded, Recorder, Source};
@@ -87,16 +88,28 @@ pub(super) fn places(axes: &[Option<usize>]) -> impl Iterator<Item = usize> + '_
 fn record(ins: &[Aval], f: impl FnOnce(&[Value]) -> Result<Values>) -> Result<Arc<Graph>> {
     let recorded = Recorder::record("jit", ins, f)?;
     debug_assert!(recorded.hidden.is_empty(), "a derived graph captures nothing");
-    Ok(Arc::new(recorded.graph))
+    // What is derived from a graph that is recorded anew at each call has to be the same object.
+    Ok(intern(recorded.graph))
 }
 
 /// Runs the graph under `jvp` with linear tangents, both parts being recorded.
 pub(super) fn split(graph: &Graph, active: &[bool]) -> Result<Split> {
+    split_by(&graph.in_avals(), active, |primals, active| {
+        linearize("grad", primals, active, ARITHMETIC, |xs| graph.run(xs))
+    })
+}
+
+/// Records what `run` makes known and what it leaves linear in the active tangents.
+pub(super) fn split_by(
+    ins: &[Aval],
+    active: &[bool],
+    run: impl FnOnce(&[Value], &[bool]) -> Result<Linearized>,
+) -> Result<Split> {
     let (mut depends, mut places) = (Vec::new(), Vec::new());
     let mut linear = None;
     // The residuals are whatever the linear part captures from the forward part.
-    let forward = record(&graph.in_avals(), |primals| {
-        let lin = linearize("grad", primals, active, ARITHMETIC, |xs| graph.run(xs))?;
+    let forward = record(ins, |primals| {
+        let lin = run(primals, active)?;
         depends = lin.depends();
         let tangents: Vec<Aval> = primals
             .iter()
@@ -121,11 +134,39 @@ pub(super) fn split(graph: &Graph, active: &[bool]) -> Result<Split> {
                 outs.push(residual);
             }
         }
-        linear = Some(recorded.graph);
+        linear = Some(intern(recorded.graph));
         Ok(outs)
     })?;
     let linear = linear.ok_or_else(|| Error::new(ErrorKind::NoRule, "call", "was not run"))?;
-    Ok(Split { forward, linear: Arc::new(linear), residuals: places, depends })
+    Ok(Split { forward, linear, residuals: places, depends })
+}
+
+impl Split {
+    /// Calls both parts, as `like` is called, for the operands and the active tangents: the results,
+    /// and the tangents of those that have one.
+    pub(super) fn apply(
+        &self,
+        like: &Call,
+        primals: &[Value],
+        tangents: impl IntoIterator<Item = Value>,
+    ) -> Result<(Values, Tangents)> {
+        let made = self.residuals.iter().filter(|place| place.is_none()).count();
+        let mut outs = bind(&like.with(Arc::clone(&self.forward)), primals)?;
+        let mut made = outs.drain(outs.len() - made..).collect::<Values>().into_iter();
+        let residual = |place: &Option<usize>| match place {
+            Some(i) => Some(primals[*i].clone()),
+            None => made.next(),
+        };
+        let residuals: Values = self.residuals.iter().filter_map(residual).collect();
+        if !self.depends.contains(&true) {
+            return Ok((outs, self.depends.iter().map(|_| None).collect()));
+        }
+        // The recorder puts what it captures after the operands.
+        let operands: Values = tangents.into_iter().chain(residuals).collect();
+        let mut ts = bind(&like.with(Arc::clone(&self.linear)), &operands)?.into_iter();
+        let ts = self.depends.iter().map(|d| if *d { ts.next() } else { None }).collect();
+        Ok((outs, ts))
+    }
 }
 
 fn residuals(recorded: &Recorded) -> Result<Values> {
@@ -165,21 +206,7 @@ impl Primitive for Call {
         let active: Vec<bool> = tangents.iter().map(Option::is_some).collect();
         let numbers = active.iter().map(|&a| usize::from(a));
         let split = self.graph.derived(key("split", numbers), || split(&self.graph, &active))?;
-        let mut outs = bind(&self.with(Arc::clone(&split.forward)), primals)?;
-        let mut made = outs.drain(self.graph.outputs().len()..).collect::<Values>().into_iter();
-        let residual = |place: &Option<usize>| match place {
-            Some(i) => Some(primals[*i].clone()),
-            None => made.next(),
-        };
-        let residuals: Values = split.residuals.iter().filter_map(residual).collect();
-        if !split.depends.contains(&true) {
-            return Ok((outs, split.depends.iter().map(|_| None).collect()));
-        }
-        // The recorder puts what it captures after the operands.
-        let operands: Values = tangents.iter().flatten().cloned().chain(residuals).collect();
-        let mut ts = bind(&self.with(Arc::clone(&split.linear)), &operands)?.into_iter();
-        let ts = split.depends.iter().map(|d| if *d { ts.next() } else { None }).collect();
-        Ok((outs, ts))
+        split.apply(self, primals, tangents.iter().flatten().cloned())
     }
 
     fn transpose(&self, cts: &[Tangent], operands: &[Operand]) -> Result<Tangents> {

@@ -26,6 +26,7 @@
 //! | [`window`] | `reduce_window_sum`, …, `select_and_scatter_add` |
 //! | [`sharding`] | `sharding_constraint`, `optimization_barrier` |
 //! | [`mod@cond`], [`mod@while_loop`], [`mod@scan`] | control flow; [`region`] is what they share |
+//! | [`custom`] | functions whose derivative is given |
 //! | [`call`] | a graph as one operation, and [`call::fused`] |
 
 pub mod binary;
@@ -36,6 +37,7 @@ pub mod conv;
 pub mod convert;
 pub mod create;
 pub mod cumulative;
+pub mod custom;
 pub mod distributions;
 pub mod dot;
 pub mod dynamic_slice;

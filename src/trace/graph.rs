@@ -16,6 +16,9 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+/// Applies a primitive to operands in place of [`bind`].
+pub type Apply<'f> = dyn FnMut(&dyn Primitive, &[Value]) -> Result<Values> + 'f;
+
 /// The number of a variable: its place in the graph's environment.
 pub type Var = u32;
 
@@ -202,13 +205,21 @@ impl Graph {
     /// # Errors
     /// What a rule says.
     pub fn run(&self, operands: &[Value]) -> Result<Values> {
+        self.run_by(operands, &mut |prim, inputs| bind(prim, inputs))
+    }
+
+    /// Applies `apply` to every equation's primitive and operands, in order.
+    ///
+    /// # Errors
+    /// What `apply` says.
+    pub fn run_by(&self, operands: &[Value], apply: &mut Apply<'_>) -> Result<Values> {
         let mut env: Vec<Option<Value>> = vec![None; self.avals.len()];
         for (&var, value) in self.inputs.iter().zip(operands) {
             env[var as usize] = Some(value.clone());
         }
         for eqn in &self.eqns {
             let inputs = self.read_all(&env, &eqn.inputs)?;
-            let outs = bind(&*eqn.prim, &inputs)?;
+            let outs = apply(&*eqn.prim, &inputs)?;
             for (&var, value) in eqn.outputs.iter().zip(outs) {
                 env[var as usize] = Some(value);
             }

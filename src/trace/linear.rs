@@ -299,6 +299,39 @@ pub fn linearize(
     Ok(Linearized { outputs, tape, inputs, tangents, with })
 }
 
+/// As [`linearize`], for a function that is given with its derivative: `f` takes primals and
+/// tangents, of which the active ones are variables of the tape, and gives results and theirs.
+///
+/// # Errors
+/// [`ErrorKind::NotLinear`] if a result depends on a tangent; what `f` says.
+pub fn linearize_rule(
+    primals: &[Value],
+    active: &[bool],
+    with: Arithmetic,
+    f: impl FnOnce(&[Value], &[Tangent]) -> Result<(Values, Tangents)>,
+) -> Result<Linearized> {
+    let linear = Trace::start(Box::new(Linear::default()));
+    let trace = linear.trace();
+    let Some(recorder) = linear_of(trace) else { unreachable!("made above") };
+    let mut inputs = Vec::new();
+    let mut given = Tangents::new();
+    for (primal, &active) in primals.iter().zip(active) {
+        let aval = primal.aval().clone();
+        let var = active.then(|| recorder.tape().var(aval.clone()));
+        given.push(var.map(|var| trace.tracer(aval, Payload::Var(var))));
+        inputs.push(var);
+    }
+    let (outputs, tangents) = linear.enter(|| f(primals, &given))?;
+    linear.write_back()?;
+    if outputs.iter().any(|out| trace.own(out).is_some()) {
+        let text = "a result of the rule depends on a tangent, or an operation gives both at once";
+        return Err(Error::new(ErrorKind::NotLinear, "grad", text));
+    }
+    let tangents = tangents.iter().map(|t| t.as_ref().map(|t| input(trace, t))).collect();
+    let tape = std::mem::take(&mut *recorder.tape());
+    Ok(Linearized { outputs, tape, inputs, tangents, with })
+}
+
 fn linear_of(trace: &Arc<Trace>) -> Option<&Linear> {
     trace.interpreter().as_linear()
 }

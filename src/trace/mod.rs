@@ -92,6 +92,12 @@ impl Value {
         }
     }
 
+    /// Whether it is a variable of a tape of reverse mode: known only as linear in a tangent.
+    pub fn is_linear(&self) -> bool {
+        let Value::Tracer(tracer) = self else { return false };
+        tracer.trace().interpreter().as_linear().is_some()
+    }
+
     /// Whether both are the same object, not only equal ones.
     pub fn same(&self, other: &Value) -> bool {
         match (self, other) {

@@ -19,27 +19,27 @@ use crate::trace::{Value, Values};
 use std::sync::Arc;
 
 /// A function as a graph, the values that it captured, and its result's structure.
-struct Region<B> {
+pub(super) struct Region<B> {
     graph: Graph,
     operands: usize,
-    captured: Values,
-    out: B,
+    pub(super) captured: Values,
+    pub(super) out: B,
 }
 
-fn values_of(tree: &impl Leaves) -> Result<Values> {
+pub(super) fn values_of(tree: &impl Leaves) -> Result<Values> {
     leaves(tree).into_iter().map(Tensor::value).collect()
 }
 
-fn bare(values: &[Value]) -> Vec<Aval> {
+pub(super) fn bare(values: &[Value]) -> Vec<Aval> {
     values.iter().map(|v| v.aval().unsharded()).collect()
 }
 
-fn tensors(values: impl IntoIterator<Item = Value>) -> impl Iterator<Item = Tensor> {
+pub(super) fn tensors(values: impl IntoIterator<Item = Value>) -> impl Iterator<Item = Tensor> {
     values.into_iter().map(Tensor::from_value)
 }
 
 impl<B: Tree> Region<B> {
-    fn record(
+    pub(super) fn record(
         op: &'static str,
         ins: &[Aval],
         f: impl FnOnce(&[Value]) -> Result<B>,
@@ -62,7 +62,7 @@ impl<B: Tree> Region<B> {
     }
 
     /// The graph with the captured values in front.
-    fn captured_first(&self) -> Arc<Graph> {
+    pub(super) fn captured_first(&self) -> Arc<Graph> {
         let (operands, captured) = self.graph.inputs().split_at(self.operands);
         let inputs = captured.iter().chain(operands).copied().collect();
         self.with_inputs(inputs, Vec::new())

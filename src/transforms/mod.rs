@@ -11,6 +11,7 @@
 //! | [`nest`] | [`Nest`]: trees of trees, which Jacobians are |
 //! | [`mod@argnums`] | derivatives in some of the arguments |
 //! | [`mod@vmap`] | `vmap` |
+//! | [`custom`] | `custom_jvp`, `custom_vjp` |
 //! | [`control`] | `cond`, `switch`, `while_loop`, `fori_loop`, `scan`, `map` |
 //! | [`mod@catch`] | panics of the std operators as typed errors |
 //!
@@ -19,6 +20,7 @@
 pub mod argnums;
 pub mod catch;
 pub mod control;
+pub mod custom;
 pub mod grad;
 pub mod jacobian;
 pub mod jit;
@@ -31,6 +33,7 @@ pub mod vmap;
 pub use argnums::{Arg, Select, argnums, grad_argnums, value_and_grad_argnums};
 pub use catch::catch;
 pub use control::{Bound, Branch, ScanOptions, cond, fori_loop, map, scan, switch, while_loop};
+pub use custom::{custom_jvp, custom_vjp};
 pub use grad::{
     GradOptions, grad, grad_aux, grad_with, stop_gradient, value_and_grad, value_and_grad_aux,
     value_and_grad_with,

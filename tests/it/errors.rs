@@ -223,6 +223,89 @@ const TRANSFORMS: &[Row] = &[
     }),
 ];
 
+/// A function of a pair with the given cotangents.
+fn with_bwd<A: Tree + Clone>(bwd: fn(&Tensor) -> Result<A>, args: &A) -> Result<()> {
+    let sum = |args: &A| {
+        let parts = oxbridge::transforms::tree::leaves(args);
+        parts.into_iter().try_fold(t([]), |sum, x| sum.add(&x.sum()?))
+    };
+    let f = custom_vjp(sum, |args: &A| Ok((sum(args)?, t([]))), move |_: &Tensor, ct| bwd(ct));
+    err(vjp(f, args)?.1(&t([])))
+}
+
+const CUSTOM: &[Row] = &[
+    ("custom_vjp: forward mode", || {
+        let f = custom_vjp(
+            Tensor::sin,
+            |x: &Tensor| Ok((x.sin()?, x.cos()?)),
+            |c: &Tensor, ct: &Tensor| c.mul(ct),
+        );
+        err(jvp(f, &t([2]), &t([2])))
+    }),
+    ("custom_vjp: forward mode inside of jit", || {
+        let f = custom_vjp(
+            Tensor::sin,
+            |x: &Tensor| Ok((x.sin()?, x.cos()?)),
+            |c: &Tensor, ct: &Tensor| c.mul(ct),
+        );
+        err(jit(|x: &Tensor| jvp(&f, x, x)).call(t([2])))
+    }),
+    ("custom_vjp: cotangent's shape", || with_bwd(|_| Ok((t([2]), t([3]))), &(t([2]), t([4])))),
+    ("custom_vjp: cotangent's dtype", || with_bwd(|_| Ok(of(DType::F64, [2])), &t([2]))),
+    ("custom_vjp: cotangents' structure", || with_bwd(|_| Ok(vec![t([2])]), &vec![t([2]), t([2])])),
+    ("custom_vjp: result of fwd", || {
+        let fwd = |x: &Tensor| Ok((x.sum()?, ()));
+        let f = custom_vjp(Tensor::sin, fwd, |(): &(), ct: &Tensor| Ok(ct.clone()));
+        err(vjp(f, &t([2])))
+    }),
+    ("custom_vjp: captured", || {
+        let outer = |w: &Tensor| {
+            let f = custom_vjp(
+                |x: &Tensor| x.mul(w),
+                |x: &Tensor| Ok((x.mul(w)?, w.clone())),
+                |w: &Tensor, ct: &Tensor| w.mul(ct),
+            );
+            f(&t([2]))?.sum()
+        };
+        err(grad(outer)(&t([2])))
+    }),
+    ("custom_jvp: captured", || {
+        let outer = |w: &Tensor| {
+            let f = custom_jvp(
+                |x: &Tensor| x.mul(w),
+                |x: &Tensor, t: &Tensor| Ok((x.mul(w)?, t.mul(w)?)),
+            );
+            f(&t([2]))?.sum()
+        };
+        err(grad(outer)(&t([2])))
+    }),
+    ("custom_jvp: tangent of the result", || {
+        let f = custom_jvp(Tensor::sin, |x: &Tensor, t: &Tensor| Ok((x.sin()?, t.sum()?)));
+        err(jvp(f, &t([2]), &t([2])))
+    }),
+    ("custom_jvp: result of the rule", || {
+        let f = custom_jvp(Tensor::sin, |x: &Tensor, t: &Tensor| Ok((x.sum()?, t.clone())));
+        err(jvp(f, &t([2]), &t([2])))
+    }),
+    ("custom_jvp: rule that is not linear", || {
+        let f = custom_jvp(Tensor::sum, |x: &Tensor, t: &Tensor| Ok((x.sum()?, t.mul(t)?.sum()?)));
+        err(grad(f)(&t([2])))
+    }),
+    ("custom_jvp: result that depends on a tangent", || {
+        let f = custom_jvp(Tensor::sum, |x: &Tensor, t: &Tensor| Ok((x.add(t)?.sum()?, t.sum()?)));
+        err(grad(f)(&t([2])))
+    }),
+    ("custom_jvp: write to a tensor from outside", || {
+        let outside = t([2]);
+        let f = |x: &Tensor| {
+            outside.set_value(x.value()?)?;
+            x.sin()
+        };
+        let f = custom_jvp(f, |x: &Tensor, t: &Tensor| Ok((x.sin()?, t.clone())));
+        err(jvp(f, &t([2]), &t([2])))
+    }),
+];
+
 const FILES: &[Row] = &[
     ("checkpoint: no file", || {
         let dir = tempfile::tempdir().unwrap();
@@ -271,7 +354,7 @@ const FILES: &[Row] = &[
     }),
 ];
 
-const TABLES: &[&[Row]] = &[SHAPES, DTYPES, AXES, INDICES, PLACES, TRANSFORMS, FILES];
+const TABLES: &[&[Row]] = &[SHAPES, DTYPES, AXES, INDICES, PLACES, TRANSFORMS, CUSTOM, FILES];
 
 fn checkpoint(bytes: &[u8]) -> Result<()> {
     let dir = tempfile::tempdir().unwrap();

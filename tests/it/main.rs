@@ -5,6 +5,7 @@
 mod cases;
 mod checkpoint;
 mod control;
+mod custom;
 mod derive;
 mod errors;
 mod jit;

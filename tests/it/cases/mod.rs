@@ -39,6 +39,7 @@ mod conv;
 mod convert;
 mod create;
 mod cumulative;
+mod custom;
 mod dot;
 mod elementwise;
 pub mod engine;
@@ -66,6 +67,7 @@ pub const FAMILIES: &[Family] = &[
     ("convert", convert::rows),
     ("create", create::rows),
     ("cumulative", cumulative::rows),
+    ("custom", custom::rows),
     ("dot", dot::rows),
     ("elementwise", elementwise::rows),
     ("index", index::rows),
