@@ -17,6 +17,7 @@
 //! | [`reduce`] | `reduce_sum` and its like, `argmax` |
 //! | [`cumulative`] | `cumsum` and its like |
 //! | [`dot`] | `dot_general` |
+//! | [`linalg`], [`lu`](mod@lu) | `cholesky`, `triangular_solve`, `lu`, `solve` |
 //! | [`sort`](mod@sort) | `sort`, `argsort`, `top_k` |
 //! | [`conv`] | `conv_general` |
 //! | [`index`] | `gather`, `take`, `take_along_axis` |
@@ -43,6 +44,8 @@ pub mod dot;
 pub mod dynamic_slice;
 pub mod elementwise;
 pub mod index;
+pub mod linalg;
+pub mod lu;
 pub mod precision;
 pub mod reduce;
 pub mod region;
@@ -67,6 +70,8 @@ pub use dot::*;
 pub use dynamic_slice::*;
 pub use elementwise::*;
 pub use index::*;
+pub use linalg::*;
+pub use lu::*;
 pub use reduce::*;
 pub use scan::*;
 pub use scatter::*;

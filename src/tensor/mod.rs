@@ -15,6 +15,7 @@
 //! | [`mod@shape`] | `cat`, `stack`, `flip`, `roll`, `pad`, … |
 //! | [`matmul`] | `matmul`, `mm`, `linear`, … |
 //! | [`einsum`] | `einsum` |
+//! | [`linalg`] | `cholesky`, `lu`, `solve`, `inv`, `det`, `diag_embed`, … |
 //! | [`reduce`] | `sum`, `mean`, `argmax`, `softmax`, … |
 //! | [`order`] | `sort`, `topk`, `cumsum`, … |
 //! | [`index`] | `gather`, `scatter`, `index_select`, `embedding`, … |
@@ -32,6 +33,7 @@ pub mod create;
 pub mod einsum;
 pub mod index;
 pub mod inplace;
+pub mod linalg;
 pub mod loss;
 pub mod matmul;
 pub mod normalise;

@@ -9,6 +9,7 @@
 //! | [`dot`] | `dot_general` and matrix products |
 //! | [`elementwise`] | loops over one to three operands of any strides |
 //! | [`gather`] | `gather`, `scatter` |
+//! | [`linalg`] | factorisations of matrices, triangular systems |
 //! | [`layout`] | padding, concatenation, slices at run-time positions |
 //! | [`number`] | what each function of one element means for each dtype |
 //! | [`reduce`] | reductions over axes, positions of extremes |
@@ -25,6 +26,7 @@ pub mod dot;
 pub mod elementwise;
 pub mod gather;
 pub mod layout;
+pub mod linalg;
 pub mod number;
 pub mod reduce;
 pub mod sort;

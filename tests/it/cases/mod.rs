@@ -44,6 +44,7 @@ mod dot;
 mod elementwise;
 pub mod engine;
 mod index;
+mod linalg;
 mod reduce;
 mod rng;
 mod scatter;
@@ -71,6 +72,7 @@ pub const FAMILIES: &[Family] = &[
     ("dot", dot::rows),
     ("elementwise", elementwise::rows),
     ("index", index::rows),
+    ("linalg", linalg::rows),
     ("reduce", reduce::rows),
     ("rng", rng::rows),
     ("scatter", scatter::rows),
