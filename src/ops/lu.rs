@@ -116,6 +116,9 @@ fn square_factors(lu: &Value) -> Result<(Value, Value)> {
 /// The rows of each matrix in the order given.
 fn rows_in_order(x: &Value, order: &Value) -> Result<Value> {
     let lead = x.rank() - 2;
+    if x.shape()[lead] == 0 {
+        return Ok(x.clone());
+    }
     let dims = GatherDims {
         offset_dims: vec![lead + 1],
         collapsed_slice_dims: vec![lead],
@@ -145,6 +148,11 @@ fn factored(x: &Value) -> Result<Values> {
     let int = |sizes: &[usize]| Aval::new(DType::I32, sizes);
     let flat = ops::reshape(x, &Shape::new(&[count, rows, columns]))?;
     let order = ops::iota(DType::I32, &Shape::new(&[count, rows]), 1)?;
+    if steps == 0 {
+        let none = ops::zeros(&Aval::new(DType::I32, lead.insert(lead.rank(), 0)))?;
+        let order = ops::reshape(&order, &lead.insert(lead.rank(), rows))?;
+        return Ok(smallvec![x.clone(), none, order]);
+    }
     let ins = [flat.aval().clone(), int(&[count, rows]), int(&[])];
     let body = graph_of(&ins, |v| eliminated(&v[0], &v[1], &v[2]))?;
     let columns_done = ops::iota(DType::I32, &Shape::new(&[steps]), 0)?;

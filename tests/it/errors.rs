@@ -61,6 +61,17 @@ const SHAPES: &[Row] = &[
     ("einsum: output", || err(Tensor::einsum("ij->ik", &[t([2, 3])]))),
     ("linear: features", || err(t([2, 3]).linear(&t([4, 5]), None))),
     ("copy_: shape", || err(t([2]).copy_(&t([3])))),
+    ("cholesky: not square", || err(t([2, 3]).cholesky(false))),
+    ("inv: vector", || err(t([3]).inv())),
+    ("solve: right side", || err(t([3, 3]).solve(&t([2, 4])))),
+    ("solve: batches", || err(t([2, 3, 3]).solve(&t([4, 3, 1])))),
+    ("solve_triangular: right", || err(t([3, 3]).solve_triangular(&t([3, 2]), true, false, false))),
+    ("diag_embed: dims", || err(t([3]).diag_embed(0, 1, -1))),
+    ("trace: rank", || err(t([2, 3, 3]).trace())),
+    ("ops cholesky: not square", || err(oxbridge::ops::cholesky(&t([2, 3]).value()?))),
+    ("ops lu: vector", || err(oxbridge::ops::lu(&t([3]).value()?))),
+    ("ops solve: rank", || err(oxbridge::ops::solve(&t([3, 3]).value()?, &t([3]).value()?))),
+    ("ops solve: sizes", || err(oxbridge::ops::solve(&t([3, 3]).value()?, &t([2, 1]).value()?))),
 ];
 
 const DTYPES: &[Row] = &[
@@ -77,6 +88,8 @@ const DTYPES: &[Row] = &[
     ("sub of bool", || err(catch(|| Ok(&of(DType::Bool, [2]) - &of(DType::Bool, [2]))))),
     ("complex to real", || err(of(DType::C64, [2]).to_dtype(DType::F32))),
     ("max of complex", || err(of(DType::C64, [2]).max())),
+    ("det: integers", || err(of(DType::I32, [2, 2]).det())),
+    ("ops lu: halves", || err(oxbridge::ops::lu(&of(DType::F16, [2, 2]).value()?))),
     ("matmul: bool", || err(of(DType::Bool, [2, 2]).matmul(&of(DType::Bool, [2, 2])))),
     ("index of floats", || err(t([4]).index_select(0, &t([2])))),
     ("grad: integer", || err(grad(|x: &Tensor| x.sum())(&of(DType::I64, [2])))),

@@ -10,6 +10,7 @@ mod derive;
 mod errors;
 mod jit;
 mod laws;
+mod linalg;
 mod mesh;
 mod nn;
 mod ops_a;
