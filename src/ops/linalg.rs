@@ -13,6 +13,7 @@ use crate::hlo::Val;
 use crate::ops;
 use crate::ops::region::graph_of;
 use crate::shape::Shape;
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -80,7 +81,8 @@ fn where_indices(
     let flat = Shape::new(&[rows, columns]);
     let row = ops::iota(DType::I32, &flat, 0)?;
     let column = ops::iota(DType::I32, &flat, 1)?;
-    let mask = test(&column, &add(&row, &ops::full_like(&row, offset as f64)?)?)?;
+    let row = if offset == 0 { row } else { add(&row, &ops::full_like(&row, offset as f64)?)? };
+    let mask = test(&column, &row)?;
     let rank = shape.rank();
     ops::broadcast_in_dim(&mask, shape, &[rank - 2, rank - 1])
 }
@@ -208,11 +210,11 @@ impl Primitive for Cholesky {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
-        let x = ops::move_batch_axis(size, &operands[0], axes[0], 0)?;
+        let x = ops::move_batch_axis(batch.size, &operands[0], axes[0], 0)?;
         Ok((smallvec![bind_one(self, &[x])?], smallvec![Some(0)]))
     }
 
@@ -302,7 +304,7 @@ impl Primitive for TriangularSolve {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
@@ -310,8 +312,8 @@ impl Primitive for TriangularSolve {
             let solve = |b: &Value| triangular_solve(&operands[0], b, self.0);
             return fold_batch(&operands[1], axis, self.0.left, solve);
         }
-        let a = ops::move_batch_axis(size, &operands[0], axes[0], 0)?;
-        let b = ops::move_batch_axis(size, &operands[1], axes[1], 0)?;
+        let a = ops::move_batch_axis(batch.size, &operands[0], axes[0], 0)?;
+        let b = ops::move_batch_axis(batch.size, &operands[1], axes[1], 0)?;
         Ok((smallvec![triangular_solve(&a, &b, self.0)?], smallvec![Some(0)]))
     }
 

@@ -17,6 +17,7 @@ use crate::ops;
 use crate::ops::index::{GatherDims, IndexMode, along_axis};
 use crate::ops::region::graph_of;
 use crate::shape::Shape;
+use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
@@ -73,11 +74,11 @@ impl Primitive for Lu {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
-        let x = ops::move_batch_axis(size, &operands[0], axes[0], 0)?;
+        let x = ops::move_batch_axis(batch.size, &operands[0], axes[0], 0)?;
         Ok((bind(self, &[x])?, smallvec![Some(0); 3]))
     }
 
@@ -318,7 +319,7 @@ impl Primitive for LinearSolve {
 
     fn batch(
         &self,
-        size: usize,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
@@ -327,7 +328,7 @@ impl Primitive for LinearSolve {
             return fold_batch(&operands[3], *axis, true, solve);
         }
         let front = operands.iter().zip(axes);
-        let front = front.map(|(x, &axis)| ops::move_batch_axis(size, x, axis, 0));
+        let front = front.map(|(x, &axis)| ops::move_batch_axis(batch.size, x, axis, 0));
         let x = bind_one(self, &front.collect::<Result<Values>>()?)?;
         Ok((smallvec![x], smallvec![Some(0)]))
     }

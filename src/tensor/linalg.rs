@@ -7,9 +7,9 @@ use super::promotion::{expand, first_of, result_type};
 use super::{placed, wrap};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind, Result};
+use crate::ops;
 use crate::ops::call::fused;
 use crate::ops::linalg::{self, Transpose, Triangle};
-use crate::ops::{self};
 use crate::shape::{self, Shape, broadcast};
 use crate::trace::cell::Tensor;
 use crate::trace::{Value, Values};
@@ -238,7 +238,9 @@ fn diag_embed(x: &Value, offset: i64, dims: (i64, i64)) -> Result<Value> {
             let mut perm: Vec<usize> = (0..rank - 2).collect();
             let mut ends = [(a, rank - 2), (b, rank - 1)];
             ends.sort_unstable();
-            ends.iter().for_each(|&(at, from)| perm.insert(at, from));
+            for (at, from) in ends {
+                perm.insert(at, from);
+            }
             Ok(smallvec![ops::permute(&out, &perm)?])
         }),
     )

@@ -190,8 +190,9 @@ fn substitute<T: Entry>(
         }
         if !unit {
             let pivot = at(row, row);
-            let row = &mut x[row * columns..(row + 1) * columns];
-            row.iter_mut().for_each(|v| *v = v.div(pivot));
+            for v in &mut x[row * columns..(row + 1) * columns] {
+                *v = v.div(pivot);
+            }
         }
     }
 }
