@@ -144,11 +144,11 @@ pub type Chosen<S, A> = <S as Select<A>>::Chosen;
 /// # Ok::<(), Error>(())
 /// ```
 #[expect(clippy::type_complexity, reason = "a pair; a closure's type has no name")]
-pub fn argnums<S: Select<A>, A: Clone, B>(
+pub fn argnums<S: Select<A>, A: Clone, B, F: Fn(&A) -> Result<B>>(
     select: S,
-    f: impl Fn(&A) -> Result<B>,
+    f: F,
     args: &A,
-) -> Result<(Chosen<S, A>, impl Fn(&Chosen<S, A>) -> Result<B>)> {
+) -> Result<(Chosen<S, A>, impl Fn(&Chosen<S, A>) -> Result<B> + use<S, A, B, F>)> {
     check(&select.places())?;
     let (chosen, args) = (select.choose(args), args.clone());
     let of_chosen = move |chosen: &S::Chosen| {

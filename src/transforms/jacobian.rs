@@ -51,11 +51,18 @@ pub fn jacfwd<A: Tree, B: Nest>(f: impl Fn(&A) -> Result<B>) -> impl Fn(&A) -> R
 pub fn jacfwd_aux<A: Tree, B: Nest, X: Tree>(
     f: impl Fn(&A) -> Result<(B, X)>,
 ) -> impl Fn(&A) -> Result<(B::Of<A>, X)> {
+    forward("jacfwd", f)
+}
+
+fn forward<A: Tree, B: Nest, X: Tree>(
+    op: &'static str,
+    f: impl Fn(&A) -> Result<(B, X)>,
+) -> impl Fn(&A) -> Result<(B::Of<A>, X)> {
     move |args| {
-        check_differentiable("jacfwd", args)?;
-        check_real("jacfwd", "the argument", args)?;
-        let ((out, aux), linear) = linearized("jacfwd", &f, args)?;
-        check_result("jacfwd", &out)?;
+        check_differentiable(op, args)?;
+        check_real(op, "the argument", args)?;
+        let ((out, aux), linear) = linearized(op, &f, args)?;
+        check_result(op, &out)?;
         let columns = over_basis(args, &out, |ts| linear.apply(ts))?;
         let blocks = blocks(&columns, args, |column, i, ins| {
             columns_of(column, ins, &leaves(&out)[i].aval())
@@ -96,11 +103,18 @@ pub fn jacrev<A: Tree, B: Nest>(f: impl Fn(&A) -> Result<B>) -> impl Fn(&A) -> R
 pub fn jacrev_aux<A: Tree, B: Nest, X: Tree>(
     f: impl Fn(&A) -> Result<(B, X)>,
 ) -> impl Fn(&A) -> Result<(B::Of<A>, X)> {
+    reverse("jacrev", f)
+}
+
+fn reverse<A: Tree, B: Nest, X: Tree>(
+    op: &'static str,
+    f: impl Fn(&A) -> Result<(B, X)>,
+) -> impl Fn(&A) -> Result<(B::Of<A>, X)> {
     move |args| {
-        check_differentiable("jacrev", args)?;
-        let ((out, aux), linear) = linearized("jacrev", &f, args)?;
-        check_result("jacrev", &out)?;
-        check_real("jacrev", "the result", &out)?;
+        check_differentiable(op, args)?;
+        let ((out, aux), linear) = linearized(op, &f, args)?;
+        check_result(op, &out)?;
+        check_real(op, "the result", &out)?;
         let rows = over_basis(&out, args, |cts| linear.transpose(cts))?;
         let blocks =
             blocks(&rows, &out, |row, i, outs| rows_of(row, outs, &leaves(args)[i].aval()))?;
@@ -141,7 +155,8 @@ pub fn hessian<A: Tree, B: Nest>(
 where
     B::Of<A>: Nest,
 {
-    jacfwd(jacrev(f))
+    let f = hessian_aux(no_aux(f));
+    move |args| Ok(f(args)?.0)
 }
 
 /// [`hessian`] of a function whose result has an auxiliary part, which comes out beside the matrix
@@ -155,7 +170,7 @@ pub fn hessian_aux<A: Tree, B: Nest, X: Tree>(
 where
     B::Of<A>: Nest,
 {
-    jacfwd_aux(jacrev_aux(f))
+    forward("hessian", reverse("hessian", f))
 }
 
 fn check_real(op: &'static str, what: &str, tree: &impl Leaves) -> Result<()> {

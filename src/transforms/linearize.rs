@@ -123,10 +123,10 @@ pub(super) fn check_differentiable(op: &'static str, args: &impl Leaves) -> Resu
 /// assert_eq!(along(&Tensor::from_slice(&[1f32, 10.], [2])?)?.to_vec::<f32>()?, [2., 40.]);
 /// # Ok::<(), Error>(())
 /// ```
-pub fn linearize<A: Tree + Clone, B: Tree + Clone>(
-    f: impl Fn(&A) -> Result<B>,
+pub fn linearize<A: Tree + Clone, B: Tree + Clone, F: Fn(&A) -> Result<B>>(
+    f: F,
     args: &A,
-) -> Result<(B, impl Fn(&A) -> Result<B>)> {
+) -> Result<(B, impl Fn(&A) -> Result<B> + use<A, B, F>)> {
     let (out, along, ()) = linearize_aux(no_aux(f), args)?;
     Ok((out, along))
 }
@@ -136,10 +136,16 @@ pub fn linearize<A: Tree + Clone, B: Tree + Clone>(
 ///
 /// # Errors
 /// As for [`linearize`].
-pub fn linearize_aux<A: Tree + Clone, B: Tree + Clone, X: Tree>(
-    f: impl Fn(&A) -> Result<(B, X)>,
+pub fn linearize_aux<A, B, X, F>(
+    f: F,
     args: &A,
-) -> Result<(B, impl Fn(&A) -> Result<B>, X)> {
+) -> Result<(B, impl Fn(&A) -> Result<B> + use<A, B, X, F>, X)>
+where
+    A: Tree + Clone,
+    B: Tree + Clone,
+    X: Tree,
+    F: Fn(&A) -> Result<(B, X)>,
+{
     let ((out, aux), linear) = linearized("linearize", &f, args)?;
     let (args, like) = (args.clone(), out.clone());
     let along = move |tangents: &A| {
@@ -166,10 +172,10 @@ pub fn linearize_aux<A: Tree + Clone, B: Tree + Clone, X: Tree>(
 /// assert_eq!(back(&Tensor::from_slice(&[1f32, 10.], [2])?)?.to_vec::<f32>()?, [2., 40.]);
 /// # Ok::<(), Error>(())
 /// ```
-pub fn vjp<A: Tree + Clone, B: Tree + Clone>(
-    f: impl Fn(&A) -> Result<B>,
+pub fn vjp<A: Tree + Clone, B: Tree + Clone, F: Fn(&A) -> Result<B>>(
+    f: F,
     args: &A,
-) -> Result<(B, impl Fn(&B) -> Result<A>)> {
+) -> Result<(B, impl Fn(&B) -> Result<A> + use<A, B, F>)> {
     let (out, back, ()) = vjp_aux(no_aux(f), args)?;
     Ok((out, back))
 }
@@ -191,10 +197,16 @@ pub fn vjp<A: Tree + Clone, B: Tree + Clone>(
 /// assert_eq!(back(&x)?.to_vec::<f32>()?, [2., 8.]);
 /// # Ok::<(), Error>(())
 /// ```
-pub fn vjp_aux<A: Tree + Clone, B: Tree + Clone, X: Tree>(
-    f: impl Fn(&A) -> Result<(B, X)>,
+pub fn vjp_aux<A, B, X, F>(
+    f: F,
     args: &A,
-) -> Result<(B, impl Fn(&B) -> Result<A>, X)> {
+) -> Result<(B, impl Fn(&B) -> Result<A> + use<A, B, X, F>, X)>
+where
+    A: Tree + Clone,
+    B: Tree + Clone,
+    X: Tree,
+    F: Fn(&A) -> Result<(B, X)>,
+{
     let ((out, aux), linear) = linearized("vjp", &f, args)?;
     let (args, like) = (args.clone(), out.clone());
     let back = move |cts: &B| {

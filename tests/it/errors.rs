@@ -93,6 +93,21 @@ const DTYPES: &[Row] = &[
     ("matmul: bool", || err(of(DType::Bool, [2, 2]).matmul(&of(DType::Bool, [2, 2])))),
     ("index of floats", || err(t([4]).index_select(0, &t([2])))),
     ("grad: integer", || err(grad(|x: &Tensor| x.sum())(&of(DType::I64, [2])))),
+    ("hvp: integer", || {
+        let args = (t([2]), of(DType::I64, [2]));
+        err(hvp(|(x, _): &(Tensor, Tensor)| x.sum(), &args, &args))
+    }),
+    ("jacfwd: integer argument", || {
+        err(jacfwd(|(x, _): &(Tensor, Tensor)| x.sin())(&(t([2]), of(DType::I64, [2]))))
+    }),
+    ("jacfwd: integer result", || {
+        err(jacfwd(|x: &Tensor| Ok((x.sin()?, x.argmax(None, false)?)))(&t([2])))
+    }),
+    ("jacfwd: complex argument", || err(jacfwd(|x: &Tensor| x.sin())(&of(DType::C64, [2])))),
+    ("jacrev: complex result", || {
+        err(jacrev(|x: &Tensor| Ok(vec![x.sin()?, x.to_dtype(DType::C64)?]))(&t([2])))
+    }),
+    ("hessian: bool result", || err(hessian(|x: &Tensor| x.gt(0.0))(&t([2])))),
     ("in place: dtype", || err(of(DType::I32, [2]).copy_(&of(DType::C64, [2])))),
 ];
 
@@ -188,6 +203,15 @@ const TRANSFORMS: &[Row] = &[
     }),
     ("jvp: tangent's shape", || err(jvp(|x: &Tensor| x.sin(), &t([2]), &t([3])))),
     ("jvp: tangent's dtype", || err(jvp(|x: &Tensor| x.sin(), &t([2]), &of(DType::F64, [2])))),
+    ("hvp: tangent's shape", || err(hvp(|x: &Tensor| x.sum(), &t([2]), &t([3])))),
+    ("linearize: tangent's shape", || {
+        let (_, along) = linearize(|x: &Tensor| x.sin(), &t([2]))?;
+        err(along(&t([3])))
+    }),
+    ("argnums: chosen twice", || {
+        let f = |(x, y): &(Tensor, Tensor)| x.mul(y)?.sum();
+        err(grad_argnums((Arg::<1>, Arg::<1>), f)(&(t([2]), t([2]))))
+    }),
     ("jvp: number of tangents", || {
         err(jvp(|x: &Vec<Tensor>| x[0].sin(), &vec![t([2])], &vec![t([2]), t([2])]))
     }),

@@ -168,8 +168,17 @@ fn hosts((a, b): &(Tensor, Tensor)) -> Result<[HostArray; 2]> {
 
 /// Goes over all programs, prints each for which the law fails, and fails if there is one.
 fn law(name: &str, check: impl Fn(&Program, [HostArray; 2]) -> Result<Result<(), String>>) {
+    law_of(PROGRAMS, name, check);
+}
+
+/// [`law`] over the first `count` programs, for what takes long.
+fn law_of(
+    count: u64,
+    name: &str,
+    check: impl Fn(&Program, [HostArray; 2]) -> Result<Result<(), String>>,
+) {
     let mut failed = 0;
-    for seed in 0..PROGRAMS {
+    for seed in 0..count {
         let program = Program::random(seed);
         let operands = [data(2 * seed, &[3, 4]), data(2 * seed + 1, &[3, 4])];
         let result = check(&program, operands).unwrap_or_else(|error| Err(error.to_string()));
@@ -178,7 +187,7 @@ fn law(name: &str, check: impl Fn(&Program, [HostArray; 2]) -> Result<Result<(),
             println!("{name}: {}: {why}", program.words());
         }
     }
-    assert_eq!(failed, 0, "{name}: {failed} of {PROGRAMS} programs fail");
+    assert_eq!(failed, 0, "{name}: {failed} of {count} programs fail");
 }
 
 /// Whether the arrays are equal within `tol`.
@@ -286,5 +295,88 @@ fn vmap_is_stacked_calls_and_commutes_with_grad() {
         Ok(same(&outer, &inner, 1e-10).map_err(|e| format!("grad of vmap: {e}")).and_then(|()| {
             same(&compiled, &inner, 1e-10).map_err(|e| format!("jit of vmap of grad: {e}"))
         }))
+    });
+}
+
+#[test]
+fn linearized_twice_is_transposed_twice_and_is_jvp() {
+    law("linearize", |program, [x, y]| {
+        let f = |xy: &(Tensor, Tensor)| program.apply(xy);
+        let (xy, t) = (pair(&x, &y)?, pair(&data(921, &[3, 4]), &data(922, &[3, 4]))?);
+        let want = host(&jvp(f, &xy, &t)?.1)?;
+        let (out, along) = linearize(f, &xy)?;
+        let once = host(&along(&t)?)?;
+        // A linear function is its own derivative, at whatever point.
+        let twice = host(&linearize(&along, &xy)?.1(&t)?)?;
+        // Its transpose is the reverse derivative, whose transpose is the function again.
+        let ct = Tensor::from_value(place(&data(923, &[3, 4]))?);
+        let (_, back) = vjp(f, &xy)?;
+        let transposed = hosts(&vjp(&along, &xy)?.1(&ct)?)?;
+        let reverse = hosts(&back(&ct)?)?;
+        let again = host(&vjp(&back, &ct)?.1(&t)?)?;
+        let value = host(&program.apply(&xy)?)?;
+        let want = [want];
+        Ok(same(&[host(&out)?], &[value], 1e-13)
+            .and_then(|()| same(&[once], &want, 1e-12))
+            .and_then(|()| same(&[twice], &want, 1e-12).map_err(|e| format!("twice: {e}")))
+            .and_then(|()| same(&transposed, &reverse, 1e-12).map_err(|e| format!("once: {e}")))
+            .and_then(|()| same(&[again], &want, 1e-12).map_err(|e| format!("transposed: {e}"))))
+    });
+}
+
+#[test]
+fn jacobians_agree() {
+    law_of(40, "jacobians", |program, [x, y]| {
+        let f = |xy: &(Tensor, Tensor)| program.apply(xy);
+        let xy = pair(&x, &y)?;
+        let forward = hosts(&jacfwd(f)(&xy)?)?;
+        let reverse = hosts(&jacrev(f)(&xy)?)?;
+        // Times a tangent it is that of `jvp`.
+        let ts = [data(931, &[3, 4]), data(932, &[3, 4])];
+        let t = pair(&ts[0], &ts[1])?;
+        let times = |j: &Tensor, t: &Tensor| Tensor::einsum("abij,ij->ab", &[j.clone(), t.clone()]);
+        let (by_x, by_y) = pair(&forward[0], &forward[1])?;
+        let product = ops::add(&times(&by_x, &t.0)?.value()?, &times(&by_y, &t.1)?.value()?)?;
+        let (along, product) = (host(&jvp(f, &xy, &t)?.1)?, read(&product)?);
+        Ok(same(&forward, &reverse, 1e-11)
+            .and_then(|()| same(&[product], &[along], 1e-11).map_err(|e| format!("product: {e}"))))
+    });
+}
+
+#[test]
+fn hessian_times_vector_is_hvp() {
+    law_of(40, "hvp", |program, [x, y]| {
+        // In the first operand; the second is captured.
+        let (x, y) = pair(&x, &y)?;
+        let f = |x: &Tensor| program.loss(&(x.clone(), y.clone()));
+        let v = Tensor::from_value(place(&data(941, &[3, 4]))?);
+        let h = hessian(f)(&x)?;
+        let product = host(&Tensor::einsum("abij,ij->ab", &[h.clone(), v.clone()])?)?;
+        let (turned, h) = (host(&h.permute([2, 3, 0, 1])?)?, host(&h)?);
+        let along = host(&hvp(f, &x, &v)?)?;
+        Ok(same(&[product], &[along], 1e-10)
+            .and_then(|()| same(&[turned], &[h], 1e-10).map_err(|e| format!("symmetry: {e}"))))
+    });
+}
+
+#[test]
+fn what_is_stopped_is_constant() {
+    law("stop_gradient", |program, [x, y]| {
+        let (x, y) = pair(&x, &y)?;
+        let v = Tensor::from_value(place(&data(951, &[3, 4]))?);
+        // A stopped function of `x` beside `x` is as its value captured, in every order.
+        let inner = |x: &Tensor| program.apply(&(x.clone(), y.clone()));
+        let stopped = |x: &Tensor| program.loss(&(x.clone(), stop_gradient(&inner(x)?)?));
+        let value = inner(&x)?;
+        let held = |x: &Tensor| program.loss(&(x.clone(), value.clone()));
+        let all = |x: &Tensor| stopped(&stop_gradient(x)?);
+        let orders = |f: &dyn Fn(&Tensor) -> Result<Tensor>| {
+            Ok([host(&f(&x)?)?, host(&grad(f)(&x)?)?, host(&hvp(f, &x, &v)?)?])
+        };
+        let (got, want) = (orders(&stopped)?, orders(&held)?);
+        let zeros = [host(&Tensor::zeros([3, 4], DType::F64)?)?];
+        let none = [host(&grad(all)(&x)?)?];
+        Ok(same(&got, &want, 1e-10)
+            .and_then(|()| same(&none, &zeros, 0.0).map_err(|e| format!("all: {e}"))))
     });
 }

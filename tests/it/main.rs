@@ -6,6 +6,7 @@ mod cases;
 mod checkpoint;
 mod control;
 mod custom;
+mod derivatives;
 mod derive;
 mod errors;
 mod jit;
