@@ -52,6 +52,10 @@ pub enum ErrorKind {
     },
     /// The device has not enough memory.
     OutOfMemory,
+    /// A derivative that is not what differences say: of `check_grads`.
+    Derivative,
+    /// A result that is not a number, or infinite: of `debug_nans` and `debug_infs`.
+    NotFinite,
     /// A file or text that is not in the format it should be.
     Format,
     /// The operating system refused a file operation.

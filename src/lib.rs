@@ -43,6 +43,7 @@ pub use trace::Value;
 pub use trace::cell::Tensor;
 pub use trace::forbid::forbid_compile;
 pub use trace::guard::Guarded;
+pub use transforms::check::check_grads;
 pub use transforms::{
     Arg, ScanOptions, argnums, catch, cond, custom_jvp, custom_vjp, fori_loop, grad, hessian, hvp,
     jacfwd, jacrev, jit, jvp, linearize, scan, stop_gradient, switch, value_and_grad, vjp, vmap,

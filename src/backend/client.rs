@@ -1,6 +1,7 @@
 //! [`Client`] and [`Device`]: an opened backend, and the choice of the default one.
 
 use super::host::HostArray;
+use super::metrics::{Counters, Metrics, count, read};
 use super::pjrt::cache::{self, Stats};
 use super::pjrt::discover::Environment;
 use super::pjrt::{AttrValue, OptionValue};
@@ -18,6 +19,7 @@ pub struct Client(Arc<Inner>);
 struct Inner {
     id: u32,
     kind: Kind,
+    counters: Counters,
 }
 
 enum Kind {
@@ -51,7 +53,11 @@ static DEFAULT: RwLock<Option<Device>> = RwLock::new(None);
 impl Client {
     fn register(kind: Kind) -> Client {
         let mut clients = CLIENTS.write().unwrap_or_else(PoisonError::into_inner);
-        let client = Client(Arc::new(Inner { id: clients.len() as u32, kind }));
+        let client = Client(Arc::new(Inner {
+            id: clients.len() as u32,
+            kind,
+            counters: Counters::default(),
+        }));
         clients.push(client.clone());
         client
     }
@@ -174,6 +180,23 @@ impl Client {
         self.session().map_or(0, Session::compiles)
     }
 
+    /// What the client has done since it was opened.
+    pub fn metrics(&self) -> Metrics {
+        let counters = &self.0.counters;
+        Metrics {
+            programs: read(&counters.programs),
+            compiles: self.compiles(),
+            disk_hits: self.session().map_or(0, Session::disk_hits),
+            executions: read(&counters.executions),
+            uploads: read(&counters.uploads),
+        }
+    }
+
+    /// Counts one run of a program.
+    pub(crate) fn executed(&self) {
+        count(&self.0.counters.executions);
+    }
+
     /// What the disk cache of executables has done in this process.
     pub fn cache_stats() -> Stats {
         cache::stats()
@@ -184,6 +207,7 @@ impl Client {
     /// # Errors
     /// What lowering or the backend's compiler says.
     pub fn compile(&self, program: &Program<'_>) -> Result<Loaded> {
+        count(&self.0.counters.programs);
         let Kind::Pjrt(session) = &self.0.kind else {
             let executable = Executable::Host((program.host)());
             return Ok(Loaded { executable, outs: self.host_outs(program) });
@@ -214,6 +238,7 @@ impl Client {
     /// # Errors
     /// If the device refuses, for example for want of memory.
     pub fn upload(&self, data: &HostArray, index: u32) -> Result<Buffer> {
+        count(&self.0.counters.uploads);
         match &self.0.kind {
             Kind::Host { .. } => Ok(Buffer::Host(data.contiguous())),
             Kind::Pjrt(session) => Ok(Buffer::Pjrt(session.client().upload(data, index as usize)?)),

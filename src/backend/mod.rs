@@ -6,10 +6,12 @@
 
 pub mod client;
 pub mod host;
+pub mod metrics;
 pub mod pjrt;
 pub mod session;
 
 pub use client::{Client, ClientOptions, Device};
+pub use metrics::Metrics;
 
 use crate::aval::{Aval, Avals};
 use crate::error::Result;

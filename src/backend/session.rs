@@ -18,6 +18,7 @@ pub struct Session {
     platform: String,
     cache: Option<(DiskCache, Identity)>,
     compiles: AtomicU64,
+    disk_hits: AtomicU64,
 }
 
 /// What of the plugin goes into the key of a cache entry.
@@ -47,7 +48,13 @@ impl Session {
             let kind = client.devices().first().map(|d| d.kind().to_string()).unwrap_or_default();
             Some((cache, Identity { digest, version, kind }))
         });
-        Ok(Session { client, platform, cache, compiles: AtomicU64::new(0) })
+        Ok(Session {
+            client,
+            platform,
+            cache,
+            compiles: AtomicU64::default(),
+            disk_hits: AtomicU64::default(),
+        })
     }
 
     /// The plugin's client.
@@ -63,6 +70,11 @@ impl Session {
     /// How many programs the plugin has compiled, those from the disk cache not counted.
     pub fn compiles(&self) -> u64 {
         self.compiles.load(Ordering::Relaxed)
+    }
+
+    /// How many programs came from the disk cache.
+    pub fn disk_hits(&self) -> u64 {
+        self.disk_hits.load(Ordering::Relaxed)
     }
 
     /// The executable of a StableHLO module on the devices at the given positions: from the disk
@@ -86,7 +98,10 @@ impl Session {
             && let Some(bytes) = cache.get(key)
         {
             match self.client.deserialize(&bytes) {
-                Ok(executable) => return Ok(executable),
+                Ok(executable) => {
+                    self.disk_hits.fetch_add(1, Ordering::Relaxed);
+                    return Ok(executable);
+                }
                 Err(error) => {
                     tracing::warn!(
                         "the plugin refuses a cached executable, which is deleted: {error}"

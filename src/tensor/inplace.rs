@@ -181,12 +181,30 @@ impl Tensor {
     }
 
     /// A tensor of its own with the same elements (torch's `clone`; Rust's `clone` is one more
-    /// handle on the same storage).
+    /// handle on the same storage). The copy has memory of its own on the device, so it is still
+    /// there when `self` has been donated.
+    ///
+    /// # Example
+    /// ```
+    /// use oxbridge::prelude::*;
+    /// let x = Tensor::from_slice(&[1f32, 2.0], [2])?;
+    /// let kept = x.copy()?;
+    /// jit(|x: &Tensor| x.add(1.0)).donate([0]).call(&x)?;
+    /// assert_eq!(kept.to_vec::<f32>()?, [1.0, 2.0]);
+    /// assert_eq!(*x.to_vec::<f32>().unwrap_err().kind(), ErrorKind::Donated);
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// **Source:** [torch.clone](https://docs.pytorch.org/docs/stable/generated/torch.clone.html).
     #[track_caller]
     pub fn copy(&self) -> Result<Tensor> {
-        wrap(self.value())
+        wrap(self.value().and_then(|value| match &value {
+            // A program never gives its operand's own memory back.
+            Value::Array(array) if array.as_literal().is_none() => {
+                Ok(ops::optimization_barrier(&[value])?.swap_remove(0))
+            }
+            _ => Ok(value),
+        }))
     }
 }
 

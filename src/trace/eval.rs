@@ -15,7 +15,7 @@ use crate::aval::{Aval, Avals};
 use crate::backend::client::Costs;
 use crate::backend::host::HostArray;
 use crate::backend::{
-    Buffer, Device, Executable, HostProgram, Loaded, Program, ProgramPlace, Shards, pjrt,
+    Buffer, Client, Device, Executable, HostProgram, Loaded, Program, ProgramPlace, Shards, pjrt,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::mesh::{DeviceId, Mesh, NamedSharding};
@@ -32,6 +32,7 @@ pub struct Compiled {
     device: DeviceId,
     /// The devices, if there are several.
     mesh: Option<Mesh>,
+    client: Client,
     loaded: Loaded,
 }
 
@@ -183,8 +184,9 @@ fn compile(
         out_shardings: prim.out_shardings(),
         place: mesh.map_or(ProgramPlace::Device(device), ProgramPlace::Mesh),
     };
-    let loaded = Device::by_id(device)?.client().compile(&program)?;
-    Ok(Compiled { prim: Arc::clone(&prim), ins, device, mesh: mesh.cloned(), loaded })
+    let client = Device::by_id(device)?.client().clone();
+    let loaded = client.compile(&program)?;
+    Ok(Compiled { prim: Arc::clone(&prim), ins, device, mesh: mesh.cloned(), client, loaded })
 }
 
 /// The graph of one primitive.
@@ -214,6 +216,7 @@ impl Compiled {
         for array in arrays {
             array.check_alive(self.prim.name())?;
         }
+        self.client.executed();
         let outs = match (&self.loaded.executable, &self.mesh) {
             (Executable::Host(program), _) => self.run_on_host(program, arrays, place)?,
             (Executable::Pjrt(executable), None) => self.run_on_one(executable, arrays, place)?,

@@ -13,12 +13,14 @@
 //! | [`mod@vmap`] | `vmap` |
 //! | [`custom`] | `custom_jvp`, `custom_vjp` |
 //! | [`control`] | `cond`, `switch`, `while_loop`, `fori_loop`, `scan`, `map` |
+//! | [`check`] | `check_grads`: derivatives against differences |
 //! | [`mod@catch`] | panics of the std operators as typed errors |
 //!
 //! The interpreters behind them stand in [`trace`](crate::trace).
 
 pub mod argnums;
 pub mod catch;
+pub mod check;
 pub mod control;
 pub mod custom;
 pub mod grad;
@@ -32,6 +34,7 @@ pub mod vmap;
 
 pub use argnums::{Arg, Select, argnums, grad_argnums, value_and_grad_argnums};
 pub use catch::catch;
+pub use check::{CheckOptions, check_grads};
 pub use control::{Bound, Branch, ScanOptions, cond, fori_loop, map, scan, switch, while_loop};
 pub use custom::{custom_jvp, custom_vjp};
 pub use grad::{

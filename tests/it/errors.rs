@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
-type Row = (&'static str, fn() -> Result<()>);
+pub(crate) type Row = (&'static str, fn() -> Result<()>);
 
 /// Zeros of a shape, f32.
 fn t(shape: impl Into<Shape>) -> Tensor {
@@ -25,7 +25,7 @@ fn of(dtype: DType, shape: impl Into<Shape>) -> Tensor {
 }
 
 /// The error of a result that should be one.
-fn err<T>(result: Result<T>) -> Result<()> {
+pub(crate) fn err<T>(result: Result<T>) -> Result<()> {
     result.map(drop)
 }
 
@@ -391,7 +391,8 @@ const FILES: &[Row] = &[
     }),
 ];
 
-const TABLES: &[&[Row]] = &[SHAPES, DTYPES, AXES, INDICES, PLACES, TRANSFORMS, CUSTOM, FILES];
+const TABLES: &[&[Row]] =
+    &[SHAPES, DTYPES, AXES, INDICES, PLACES, TRANSFORMS, CUSTOM, crate::check::ERRORS, FILES];
 
 fn checkpoint(bytes: &[u8]) -> Result<()> {
     let dir = tempfile::tempdir().unwrap();

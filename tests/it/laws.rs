@@ -11,7 +11,8 @@ use crate::cases::engine::derivative::{difference, pairing};
 use oxbridge::backend::host::HostArray;
 use oxbridge::prelude::*;
 use oxbridge::trace::Value;
-use oxbridge::{ops, vjp};
+use oxbridge::transforms::CheckOptions;
+use oxbridge::{check_grads, ops, vjp};
 
 /// How many programs are tried, and how many values each has beyond its two operands.
 const PROGRAMS: u64 = 200;
@@ -234,6 +235,18 @@ fn second_order_is_a_difference_of_gradients() {
         let reverse = hosts(&grad(along)(&pair(&x, &y)?)?)?;
         let got = hosts(&got)?;
         Ok(same(&got, &want, 1e-5).and_then(|()| same(&reverse, &got, 1e-9)))
+    });
+}
+
+/// All mixed: `jvp` of `jvp`, `jvp` of `vjp`, `vjp` of `jvp`, `vjp` of `vjp`.
+#[test]
+fn every_second_derivative_passes_check_grads() {
+    // Each takes some fifty runs of the program.
+    law_of(PROGRAMS / 5, "check_grads", |program, [x, y]| {
+        let options = CheckOptions { seed: program.seed, ..CheckOptions::default() };
+        let f = |xy: &(Tensor, Tensor)| program.apply(xy);
+        check_grads(f, &pair(&x, &y)?, 2, &options)?;
+        Ok(Ok(()))
     });
 }
 

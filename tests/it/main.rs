@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod cases;
+mod check;
 mod checkpoint;
 mod control;
 mod custom;
@@ -16,6 +17,7 @@ mod mesh;
 mod nn;
 mod ops_a;
 mod optim;
+mod pitfalls;
 mod pjrt;
 mod primitives;
 mod random;
