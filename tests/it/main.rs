@@ -23,4 +23,5 @@ mod primitives;
 mod random;
 mod structure;
 mod tensor;
+mod transform_goldens;
 mod transforms;
