@@ -35,6 +35,9 @@ pub enum ErrorKind {
     NotLinear,
     /// A primitive that has no rule for what a transform asks.
     NoRule,
+    /// A derivative of torch's face that is not there or not allowed: nothing recorded, a graph freed,
+    /// a leaf written in place.
+    Autograd,
     /// A traced tensor used outside of the transform that made it.
     LeakedTracer,
     /// A concrete value asked of a traced tensor.

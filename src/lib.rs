@@ -39,6 +39,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use mesh::{Mesh, NamedSharding, PartitionSpec};
 pub use oxbridge_derive::{Module, Tree};
 pub use shape::Shape;
+pub use tensor::autograd;
+pub use tensor::autograd::{enable_grad, no_grad};
 pub use trace::Value;
 pub use trace::cell::Tensor;
 pub use trace::forbid::forbid_compile;
@@ -54,6 +56,7 @@ pub use transforms::{
 pub mod prelude {
     pub use crate::mesh::{Mesh, NamedSharding, PartitionSpec};
     pub use crate::nn::{Init, Layer, Module};
+    pub use crate::tensor::autograd::{enable_grad, no_grad};
     pub use crate::trace::forbid::forbid_compile;
     pub use crate::transforms::{
         Arg, Jit, ScanOptions, Static, Tree, argnums, catch, cond, custom_jvp, custom_vjp,

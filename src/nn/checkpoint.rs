@@ -242,7 +242,7 @@ fn placed_like(host: &HostArray, like: &Tensor) -> Result<Tensor> {
         return Err(Error::new(ErrorKind::NotConcrete, "checkpoint", text));
     }
     let value = like.value()?;
-    let array = value.array("checkpoint")?;
+    let array = value.concrete("checkpoint")?;
     let array = match array.aval().sharding() {
         Some(sharding) => Array::upload_sharded(host, sharding)?,
         None => {

@@ -65,6 +65,23 @@ pub trait Module: Tree {
         named(self).into_iter().filter(|n| n.buffer).map(|n| n.tensor.clone()).collect()
     }
 
+    /// Makes every floating-point parameter a leaf that requires grad, or one that does not.
+    ///
+    /// # Errors
+    /// If a parameter is no leaf and should not require grad.
+    fn requires_grad_(&self, requires_grad: bool) -> Result<()> {
+        let mut all = leaves(self).into_iter().filter(|p| p.aval().dtype().is_differentiable());
+        all.try_for_each(|p| p.requires_grad_(requires_grad).map(drop))
+    }
+
+    /// Throws the gradients of all parameters away.
+    ///
+    /// # Errors
+    /// If a parameter was traced by a transform that has ended.
+    fn zero_grad(&self) -> Result<()> {
+        leaves(self).into_iter().try_for_each(Tensor::zero_grad)
+    }
+
     /// Parameters and buffers by name, in order. The tensors are handles on the module's own.
     fn state_dict(&self) -> IndexMap<String, Tensor> {
         named(self).into_iter().map(Named::pair).collect()
@@ -186,7 +203,7 @@ fn load<T: Leaves + ?Sized>(module: &T, state: &IndexMap<String, Tensor>) -> Res
         crate::ops::convert(&value, want.tensor.aval().dtype())
     });
     let values = values.collect::<Result<Vec<_>>>()?;
-    wants.iter().zip(values).try_for_each(|(want, value)| want.tensor.set_value(value))
+    wants.iter().zip(values).try_for_each(|(want, value)| want.tensor.write_back(value))
 }
 
 impl Module for Tensor {

@@ -11,7 +11,7 @@ use crate::trace::batch::BatchAxis;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
-use crate::trace::{Value, Values, bind_one};
+use crate::trace::{Value, Values, autograd, bind_one};
 use smallvec::smallvec;
 
 /// The primitive `convert`: each element by value to another dtype.
@@ -180,6 +180,7 @@ pub fn bitcast(x: &Value, dtype: DType) -> Result<Value> {
 /// # Errors
 /// If the backend fails.
 pub fn stop_gradient(x: &Value) -> Result<Value> {
+    let x = &autograd::primal(x);
     match (x, x.dtype()) {
         (Value::Array(_), _) => Ok(x.clone()),
         (_, d) if d.is_float() => bitcast(x, d),

@@ -1,9 +1,10 @@
 //! Adam, with its weight decay in the gradient or beside it.
 
-use super::{hash_by_bits, like, number, rate_dtype, scaled, spread, zeros_like};
+use super::{Step, hash_by_bits, like, number, rate_dtype, scaled, spread, zeros_like};
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::ops;
+use crate::tensor::autograd::no_grad;
 use crate::trace::cell::Tensor;
 use crate::trace::{Value, Values};
 use crate::transforms::tree::{Tree, rebuild};
@@ -132,6 +133,29 @@ macro_rules! adam {
                 let exp_avg_sq = rebuild(&self.exp_avg_sq, outs)?;
                 let (lr, options) = (self.lr.clone(), self.options.clone());
                 Ok((new, $name { step, lr, exp_avg, exp_avg_sq, options }))
+            }
+
+            /// One step in torch's manner: takes the gradients that backward passes left in the parameters,
+            /// and writes parameters and state in place. Parameters without a gradient stay as they are.
+            ///
+            /// **Unlike torch:** the number of steps is one for all parameters.
+            ///
+            /// # Errors
+            /// If no parameter has a gradient; as [`Self::update`].
+            pub fn step_(&self, params: &P) -> Result<()> {
+                let step = Step::of($text, params)?;
+                let old = $name {
+                    step: self.step.clone(),
+                    lr: self.lr.clone(),
+                    exp_avg: step.part(&self.exp_avg),
+                    exp_avg_sq: step.part(&self.exp_avg_sq),
+                    options: self.options.clone(),
+                };
+                let (params, new) = no_grad(|| old.update(&step.params, &step.grads))?;
+                old.step.write_back(new.step.value()?)?;
+                Step::write(&old.exp_avg, &new.exp_avg)?;
+                Step::write(&old.exp_avg_sq, &new.exp_avg_sq)?;
+                Step::write(&step.params, &params)
             }
         }
     };

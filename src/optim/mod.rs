@@ -5,6 +5,9 @@
 //! step count and the learning rate are tensors of the state, so a schedule or a sweep of learning
 //! rates runs one compiled program. Outside of `jit` one update is one program too.
 //!
+//! In torch's manner, `step_` takes the gradients that `backward` left and writes parameters and
+//! state in place.
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`sgd`] | [`Sgd`]: momentum, Nesterov's form, weight decay |
@@ -73,6 +76,43 @@ fn zeros_like<P: Tree>(params: &P) -> Result<P> {
         });
         Ok(Tensor::from_value(zeros?.remove(0)))
     })
+}
+
+/// The parameters that have a gradient: what a step in torch's manner changes.
+struct Step {
+    params: Vec<Tensor>,
+    grads: Vec<Tensor>,
+    /// Their places among all.
+    places: Vec<usize>,
+}
+
+impl Step {
+    fn of(op: &'static str, params: &impl Leaves) -> Result<Step> {
+        let mut step = Step { params: Vec::new(), grads: Vec::new(), places: Vec::new() };
+        for (i, param) in leaves(params).into_iter().enumerate() {
+            let Some(grad) = param.grad() else { continue };
+            step.params.push(param.clone());
+            step.grads.push(grad);
+            step.places.push(i);
+        }
+        if step.places.is_empty() {
+            let text = "no parameter has a gradient";
+            return Err(Error::new(ErrorKind::Autograd, op, text)
+                .help("call `requires_grad_(true)` on the model and `backward` on the loss"));
+        }
+        Ok(step)
+    }
+
+    /// The tensors of a tree like the parameters that belong to them.
+    fn part(&self, tree: &impl Leaves) -> Vec<Tensor> {
+        let all = leaves(tree);
+        self.places.iter().filter_map(|&i| all.get(i).map(|&t| t.clone())).collect()
+    }
+
+    /// Writes new values in place; parameters stay leaves.
+    fn write(old: &[Tensor], new: &[Tensor]) -> Result<()> {
+        old.iter().zip(new).try_for_each(|(old, new)| old.write_back(new.value()?))
+    }
 }
 
 /// The dtype of step sizes: f64 if a parameter is, else f32.

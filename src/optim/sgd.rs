@@ -1,9 +1,10 @@
 //! Stochastic gradient descent.
 
-use super::{hash_by_bits, like, number, rate_dtype, scaled, zeros_like};
+use super::{Step, hash_by_bits, like, number, rate_dtype, scaled, zeros_like};
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::ops;
+use crate::tensor::autograd::no_grad;
 use crate::trace::cell::Tensor;
 use crate::trace::{Value, Values};
 use crate::transforms::tree::{Tree, rebuild};
@@ -117,6 +118,40 @@ impl<P: Tree> Sgd<P> {
         };
         let state = Sgd { step, lr: self.lr.clone(), momentum_buffer, options: o.clone() };
         Ok((new, state))
+    }
+
+    /// One step in torch's manner: takes the gradients that backward passes left in the parameters,
+    /// and writes parameters and state in place. Parameters without a gradient stay as they are.
+    ///
+    /// **Unlike torch:** the number of steps is one for all parameters.
+    ///
+    /// # Errors
+    /// If no parameter has a gradient; as [`Sgd::update`].
+    ///
+    /// # Example
+    /// ```
+    /// use oxbridge::optim::{Sgd, SgdOptions};
+    /// use oxbridge::prelude::*;
+    /// let w = Tensor::from_slice(&[1f32, 2.0], [2])?.requires_grad_(true)?;
+    /// let sgd = Sgd::new(&w, SgdOptions { lr: 0.25, ..SgdOptions::default() })?;
+    /// w.mul(&w)?.sum()?.backward()?;
+    /// sgd.step_(&w)?;
+    /// assert_eq!(w.to_vec::<f32>()?, [0.5, 1.0]);
+    /// w.zero_grad()?;
+    /// assert!(w.requires_grad() && sgd.step_(&w).is_err());
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn step_(&self, params: &P) -> Result<()> {
+        let step = Step::of("sgd", params)?;
+        let momentum_buffer = self.momentum_buffer.as_ref().map(|buffer| step.part(buffer));
+        let (lr, options) = (self.lr.clone(), self.options.clone());
+        let old = Sgd { step: self.step.clone(), lr, momentum_buffer, options };
+        let (params, new) = no_grad(|| old.update(&step.params, &step.grads))?;
+        old.step.write_back(new.step.value()?)?;
+        if let (Some(old), Some(new)) = (&old.momentum_buffer, &new.momentum_buffer) {
+            Step::write(old, new)?;
+        }
+        Step::write(&step.params, &params)
     }
 }
 

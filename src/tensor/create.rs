@@ -10,8 +10,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ops::call::fused;
 use crate::ops::{self, full_like};
 use crate::shape::Shape;
-use crate::trace::Value;
 use crate::trace::cell::Tensor;
+use crate::trace::{Value, autograd};
 use smallvec::smallvec;
 
 impl Tensor {
@@ -223,18 +223,32 @@ impl Tensor {
     /// The data on another device; `self`'s own data if they are there already.
     ///
     /// # Errors
-    /// If the device refuses, or inside of a transform.
+    /// If the device refuses, inside of a transform, or if the tensor requires grad.
     #[track_caller]
     pub fn to_device(&self, device: &Device) -> Result<Tensor> {
         placed(self.value().and_then(|value| {
-            let array = value.array("to_device")?;
+            let recorded = autograd::graded(&value).is_some();
+            let array = match recorded {
+                true => value.concrete("to_device")?,
+                false => value.array("to_device")?.clone(),
+            };
             if array.place().device == Some(device.id()) && array.aval().sharding().is_none() {
                 return Ok(Tensor::from_value(value.clone()));
+            }
+            if recorded && autograd::is_grad_enabled() {
+                return Err(not_recorded(&value));
             }
             let moved = Array::upload(&array.to_host()?, device, true)?;
             Ok(Tensor::from_value(Value::Array(moved)))
         }))
     }
+}
+
+#[cold]
+fn not_recorded(value: &Value) -> Error {
+    let text = format!("the move of {} that requires grad is not recorded", value.aval());
+    Error::new(ErrorKind::Autograd, "to_device", text)
+        .help("move it before it requires grad, or move `detach` of it")
 }
 
 /// A host array as a value on the default device.

@@ -4,14 +4,13 @@
 //! handle on the tensor it wrote, so that calls chain as in torch.
 
 use super::promotion::{Operand, expand};
-use super::{operators, placed, wrap};
+use super::{operators, placed};
 use crate::dtype::{Category, DType};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops;
 use crate::trace::Value;
 use crate::trace::cell::Tensor;
 use std::ops::{AddAssign, BitAndAssign, BitOrAssign, DivAssign, MulAssign, RemAssign, SubAssign};
-use std::sync::Arc;
 
 /// Whether torch writes a result of dtype `from` into a tensor of dtype `to`.
 fn can_cast(from: DType, to: DType) -> bool {
@@ -160,51 +159,6 @@ impl Tensor {
         value: impl Into<Operand<'t>>,
     ) -> Result<Tensor> {
         placed(self.store("masked_fill_", self.masked_fill(mask, value)))
-    }
-
-    /// A view of `self` through which no derivative flows: writes to either are seen by both.
-    ///
-    /// # Example
-    /// ```
-    /// use oxbridge::prelude::*;
-    /// let x = Tensor::from_slice(&[3.0f32], [1])?;
-    /// let slope = grad(|x: &Tensor| x.mul(&x.detach()?)?.sum())(&x)?;
-    /// assert_eq!(slope.to_vec::<f32>()?, [3.0]);
-    /// # Ok::<(), Error>(())
-    /// ```
-    ///
-    /// **Source:** [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html).
-    #[track_caller]
-    pub fn detach(&self) -> Result<Tensor> {
-        let back = |_: &Value, new: &Value| Ok(new.clone());
-        placed(Tensor::view_of(self, Arc::new(ops::stop_gradient), Arc::new(back)))
-    }
-
-    /// A tensor of its own with the same elements (torch's `clone`; Rust's `clone` is one more
-    /// handle on the same storage). The copy has memory of its own on the device, so it is still
-    /// there when `self` has been donated.
-    ///
-    /// # Example
-    /// ```
-    /// use oxbridge::prelude::*;
-    /// let x = Tensor::from_slice(&[1f32, 2.0], [2])?;
-    /// let kept = x.copy()?;
-    /// jit(|x: &Tensor| x.add(1.0)).donate([0]).call(&x)?;
-    /// assert_eq!(kept.to_vec::<f32>()?, [1.0, 2.0]);
-    /// assert_eq!(*x.to_vec::<f32>().unwrap_err().kind(), ErrorKind::Donated);
-    /// # Ok::<(), Error>(())
-    /// ```
-    ///
-    /// **Source:** [torch.clone](https://docs.pytorch.org/docs/stable/generated/torch.clone.html).
-    #[track_caller]
-    pub fn copy(&self) -> Result<Tensor> {
-        wrap(self.value().and_then(|value| match &value {
-            // A program never gives its operand's own memory back.
-            Value::Array(array) if array.as_literal().is_none() => {
-                Ok(ops::optimization_barrier(&[value])?.swap_remove(0))
-            }
-            _ => Ok(value),
-        }))
     }
 }
 

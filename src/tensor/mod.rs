@@ -24,10 +24,12 @@
 //! | [`conv`] | `conv2d`, `conv_transpose2d`, … |
 //! | [`random`] | `randn`, `rand`, `dropout`, …, `Generator`, `Key` |
 //! | [`sharding`] | `shard`, `with_sharding_constraint`, `visualize_sharding` |
-//! | [`inplace`] | `add_`, `copy_`, …, `detach`, `copy` |
+//! | [`inplace`] | `add_`, `copy_`, … |
+//! | [`mod@autograd`] | `requires_grad_`, `backward`, `grad`, hooks, `no_grad`, `detach`, `copy` |
 //! | [`print`](mod@print) | `Display` |
 
 pub mod arithmetic;
+pub mod autograd;
 pub mod conv;
 pub mod create;
 pub mod einsum;
@@ -60,9 +62,19 @@ use std::panic::Location;
 #[track_caller]
 pub(crate) fn wrap(result: Result<Value>) -> Result<Tensor> {
     match result {
+        Ok(value) if stops_gradients() => {
+            let here = Location::caller();
+            let value = crate::ops::stop_gradient(&value).map_err(|error| error.at(here))?;
+            Ok(Tensor::from_value(value))
+        }
         Ok(value) => Ok(Tensor::from_value(value)),
         Err(error) => Err(error.at(Location::caller())),
     }
+}
+
+/// Whether results are constants for the transform that is under way: inside of `no_grad` in it.
+fn stops_gradients() -> bool {
+    !crate::trace::autograd::is_grad_enabled() && !crate::trace::is_eager()
 }
 
 /// The caller's place put into an error.

@@ -6,12 +6,12 @@
 //! is written back (`jit`: a hidden output; `grad`: the value without its derivative). A read
 //! inside of `jit` makes the cell a hidden input.
 
-use super::{Overlay, Trace, Tracer, Value, current, leaked};
+use super::{Overlay, Trace, Tracer, Value, autograd, current, leaked};
 use crate::aval::Aval;
 use crate::error::Result;
 use std::fmt;
 use std::panic::Location;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Names a cell for as long as the process lives.
@@ -47,6 +47,8 @@ struct View {
     forward: ViewForward,
     backward: ViewBackward,
     depth: usize,
+    /// Whether it became a leaf that requires grad, which has storage of its own from then on.
+    cut: AtomicBool,
 }
 
 static NEXT_CELL: AtomicU64 = AtomicU64::new(0);
@@ -67,6 +69,22 @@ impl Cell {
         })
     }
 
+    /// A cell that no tensor has yet.
+    #[track_caller]
+    pub(super) fn plain(value: Value) -> Arc<Cell> {
+        Cell::new(value, None)
+    }
+
+    /// The base that it is a view of, if it has no storage of its own.
+    fn view(&self) -> Option<&View> {
+        self.view.as_ref().filter(|view| !view.cut.load(Ordering::Acquire))
+    }
+
+    /// Whether it is a view, whose storage is its base's.
+    pub fn is_view(&self) -> bool {
+        self.view().is_some()
+    }
+
     /// The cell's name.
     pub fn id(&self) -> CellId {
         self.id
@@ -82,7 +100,7 @@ impl Cell {
     /// # Errors
     /// If a view's value has to be made anew and that fails.
     pub fn read(self: &Arc<Cell>) -> Result<Value> {
-        if let Some(view) = &self.view {
+        if let Some(view) = self.view() {
             return self.read_view(view);
         }
         match current() {
@@ -118,25 +136,88 @@ impl Cell {
         Ok(lock(&self.value).clone())
     }
 
-    /// Puts a value in, as the current trace sees the cell.
+    /// Writes a value, as the current trace sees the cell. Where what stands there requires grad,
+    /// the value keeps what torch keeps: a leaf stays a leaf.
     pub fn write(self: &Arc<Cell>, value: Value) {
-        match current() {
-            Some(trace) if self.scope < trace.id() => {
-                let entry = Overlay { cell: Arc::clone(self), value, written: true };
-                trace.overlay().insert(self.id, entry);
-            }
-            _ => *lock(&self.value) = value,
+        self.store(true, |old| match old {
+            Some(old @ Value::Tracer(_)) => autograd::successor(self.id, old, value),
+            _ => value,
+        });
+    }
+
+    /// Puts a value in as it is.
+    pub fn put(self: &Arc<Cell>, value: Value) {
+        self.store(true, |_| value);
+    }
+
+    /// Puts in what stands there under another guise: with or without a past. That is no write.
+    pub fn mark(self: &Arc<Cell>, value: Value) {
+        if self.is_view() {
+            *lock(&self.value) = value;
+        } else {
+            self.store(false, |_| value);
         }
     }
 
-    fn write_through(self: &Arc<Cell>, value: Value) -> Result<()> {
-        let Some(view) = &self.view else {
-            self.write(value);
-            return Ok(());
+    /// Puts in the value as a leaf that requires grad; a view has storage of its own from then on.
+    pub fn mark_leaf(self: &Arc<Cell>, value: &Value) {
+        if let Some(view) = &self.view {
+            view.cut.store(true, Ordering::Release);
+        }
+        self.mark(autograd::leaf(self, value));
+    }
+
+    fn store(self: &Arc<Cell>, written: bool, new: impl FnOnce(Option<&Value>) -> Value) {
+        // What stood there is dropped when no lock is held: it may be all of a tensor's past.
+        let _old = match current() {
+            Some(trace) if self.scope < trace.id() => {
+                let mut overlay = trace.overlay();
+                let old = overlay.get(&self.id);
+                let value = new(old.map(|o| &o.value));
+                let written = written || old.is_some_and(|o| o.written);
+                let entry = Overlay { cell: Arc::clone(self), value, written };
+                overlay.insert(self.id, entry).map(|o| o.value)
+            }
+            _ => {
+                let mut slot = lock(&self.value);
+                let value = new(Some(&slot));
+                Some(std::mem::replace(&mut *slot, value))
+            }
         };
-        let base = view.base.read()?;
-        let new_base = (view.backward)(&base, &value)?;
-        view.base.write_through(new_base)
+    }
+
+    /// What stands there, if the current trace has seen it; a look that captures nothing.
+    fn peek(&self) -> Option<Value> {
+        match current() {
+            Some(trace) if self.scope < trace.id() => {
+                trace.overlay().get(&self.id).map(|o| o.value.clone())
+            }
+            _ => Some(lock(&self.value).clone()),
+        }
+    }
+
+    /// What stands there, here or outside of the current trace; a look that captures nothing.
+    pub(super) fn seen(&self) -> Option<Value> {
+        self.peek().or_else(|| self.outside())
+    }
+
+    /// The value outside of the current trace, if the cell was made there.
+    pub(crate) fn outside(&self) -> Option<Value> {
+        let trace = current()?;
+        (self.scope < trace.id()).then(|| lock(&self.value).clone())
+    }
+
+    fn write_through(self: &Arc<Cell>, value: Value, check: bool, view: bool) -> Result<()> {
+        if let Some(through) = self.view() {
+            let base = through.base.read()?;
+            let new_base = (through.backward)(&base, &value)?;
+            return through.base.write_through(new_base, check, true);
+        }
+        if check && let Some(old @ Value::Tracer(_)) = self.peek() {
+            autograd::check_write(self.id, &old, &value, view)?;
+        }
+        self.write(value);
+        Ok(())
     }
 }
 
@@ -176,7 +257,8 @@ impl Tensor {
             return Ok(Tensor::from_value(value));
         }
         let base = Arc::clone(&base.0);
-        let view = View { base, seen: Mutex::new(seen), forward, backward, depth };
+        let cut = AtomicBool::new(false);
+        let view = View { base, seen: Mutex::new(seen), forward, backward, depth, cut };
         Ok(Tensor(Cell::new(value, Some(view))))
     }
 
@@ -188,8 +270,11 @@ impl Tensor {
     pub fn value(&self) -> Result<Value> {
         let value = self.0.read()?;
         match &value {
-            Value::Tracer(tracer) if !tracer.trace().is_alive() => Err(self.leaked(tracer)),
-            _ => Ok(value),
+            Value::Tracer(tracer) => match tracer.dead() {
+                Some(dead) => Err(self.leaked(dead)),
+                None => Ok(value),
+            },
+            Value::Array(_) => Ok(value),
         }
     }
 
@@ -202,9 +287,23 @@ impl Tensor {
     /// Writes a value: to the cell that all clones share, and through a view to its base.
     ///
     /// # Errors
-    /// If a view cannot be written back to its base.
+    /// If a view cannot be written back to its base; if the tensor or its base is a leaf that
+    /// requires grad and operations are recorded.
     pub fn set_value(&self, value: Value) -> Result<()> {
-        self.0.write_through(value)
+        self.0.write_through(value, true, false)
+    }
+
+    /// Writes what a transform found to be written; a leaf that requires grad stays one.
+    ///
+    /// # Errors
+    /// If a view cannot be written back to its base.
+    pub(crate) fn write_back(&self, value: Value) -> Result<()> {
+        self.0.write_through(value, false, false)
+    }
+
+    /// The handle on a storage cell.
+    pub(crate) fn of_cell(cell: Arc<Cell>) -> Tensor {
+        Tensor(cell)
     }
 
     /// The type, without looking for who wrote last.
@@ -231,6 +330,6 @@ impl fmt::Debug for Tensor {
 
 impl Cell {
     fn root(self: &Arc<Cell>) -> &Arc<Cell> {
-        self.view.as_ref().map_or(self, |v| v.base.root())
+        self.view().map_or(self, |v| v.base.root())
     }
 }

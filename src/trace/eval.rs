@@ -9,7 +9,7 @@ use super::graph::{Atom, Eqn, Graph};
 use super::lower::{self, Entry};
 use super::placement::{Operands, bring, in_place, mesh_of, place_of, place_scalar};
 use super::primitive::Primitive;
-use super::{Value, Values, leaked};
+use super::{Value, Values, autograd};
 use crate::array::{Array, Place};
 use crate::aval::{Aval, Avals};
 use crate::backend::client::Costs;
@@ -60,7 +60,7 @@ pub fn run(prim: &dyn Primitive, operands: &[Value]) -> Result<Values> {
     for operand in operands {
         match operand {
             Value::Array(array) => arrays.push(array),
-            Value::Tracer(tracer) => return Err(leaked(prim.name(), tracer)),
+            Value::Tracer(tracer) => return autograd::eager(prim, operands, tracer),
         }
     }
     let place = place_of(prim.name(), &arrays)?;
@@ -385,7 +385,8 @@ fn buffers<'a>(
 /// # Errors
 /// As [`run`].
 pub fn compile_only(prim: &dyn Primitive, operands: &[Value]) -> Result<Arc<Compiled>> {
-    let arrays = operands.iter().map(|v| v.array(prim.name())).collect::<Result<Operands<'_>>>()?;
+    let arrays = operands.iter().map(|v| v.concrete(prim.name())).collect::<Result<Vec<_>>>()?;
+    let arrays: Operands<'_> = arrays.iter().collect();
     let place = place_of(prim.name(), &arrays)?;
     let (place, mesh, brought) = brought(prim, &arrays, place)?;
     let arrays: Operands<'_> = brought.iter().collect();

@@ -47,9 +47,17 @@ pub struct LinearTape {
 }
 
 impl LinearTape {
-    fn var(&mut self, aval: Aval) -> Var {
+    pub(super) fn var(&mut self, aval: Aval) -> Var {
         self.avals.push(aval);
         (self.avals.len() - 1) as Var
+    }
+
+    /// The values from outside that it holds.
+    pub(super) fn knowns(&self) -> impl Iterator<Item = &Value> {
+        self.eqns.iter().flat_map(|eqn| &eqn.inputs).filter_map(|input| match input {
+            Input::Known(value) => Some(value),
+            Input::Var(_) => None,
+        })
     }
 
     /// Runs the tape forward for the given values of variables.
@@ -204,6 +212,17 @@ impl Linear {
     fn tape(&self) -> MutexGuard<'_, LinearTape> {
         self.tape.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+
+    /// A new variable, as a tracer of the `trace` that this interpreter belongs to.
+    pub(super) fn variable(&self, trace: &Arc<Trace>, aval: Aval) -> Value {
+        let var = self.tape().var(aval.clone());
+        trace.tracer(aval, Payload::Var(var))
+    }
+
+    /// What was written so far.
+    pub(super) fn take(&self) -> LinearTape {
+        std::mem::take(&mut *self.tape())
+    }
 }
 
 impl Interpreter for Linear {
@@ -237,7 +256,8 @@ impl Interpreter for Linear {
     }
 }
 
-fn input(trace: &Arc<Trace>, value: &Value) -> Input {
+/// The value as an operand on the tape of `trace`.
+pub(super) fn input(trace: &Arc<Trace>, value: &Value) -> Input {
     match trace.own(value) {
         Some(Payload::Var(var)) => Input::Var(*var),
         _ => Input::Known(value.clone()),

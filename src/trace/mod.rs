@@ -11,11 +11,13 @@
 //! | [`jvp`], [`linear`], [`batch`] | the interpreters of derivatives and of `vmap` |
 //! | [`forbid`] | a scope in which nothing is compiled |
 //! | [`guard`] | plain values that a traced function may read |
+//! | [`autograd`] | torch's graph of tensors that require grad |
 //! | [`cell`] | storage cells and the [`Tensor`](cell::Tensor) handle |
 //!
 //! A [`Trace`] is one running interpreter. They nest: the innermost is current, and passes what is
 //! not its own business on to its parent. With no trace current, operations run at once.
 
+pub mod autograd;
 pub mod batch;
 pub mod cell;
 pub mod eval;
@@ -128,6 +130,7 @@ impl Value {
             Value::Array(array) => Ok(array.clone()),
             Value::Tracer(tracer) => match &tracer.0.payload {
                 Payload::Pair { primal, .. } => primal.concrete(op),
+                Payload::Graded(graded) => graded.primal().concrete(op),
                 _ => Err(not_concrete(op, tracer)),
             },
         }
@@ -187,6 +190,8 @@ pub enum Payload {
         /// The axis of `value` that is mapped.
         axis: usize,
     },
+    /// A value that requires grad.
+    Graded(autograd::Graded),
 }
 
 impl Tracer {
@@ -203,6 +208,17 @@ impl Tracer {
     /// What its trace knows of it.
     pub fn payload(&self) -> &Payload {
         &self.0.payload
+    }
+
+    /// The tracer of a transform that has ended which this is or rests on, if there is one.
+    fn dead(&self) -> Option<&Tracer> {
+        match self.payload() {
+            Payload::Graded(graded) => match graded.primal() {
+                Value::Tracer(tracer) => tracer.dead(),
+                Value::Array(_) => None,
+            },
+            _ => (!self.trace().is_alive()).then_some(self),
+        }
     }
 }
 
@@ -291,6 +307,7 @@ pub fn with_current<T>(trace: Option<Arc<Trace>>, f: impl FnOnce() -> T) -> T {
 pub fn bind(prim: &dyn Primitive, operands: &[Value]) -> Result<Values> {
     match current() {
         None => eval::run(prim, operands),
+        Some(trace) if autograd::concerns(operands, trace.id) => autograd::process(prim, operands),
         Some(trace) => trace.interpreter.process(&trace, prim, operands),
     }
 }
@@ -313,13 +330,17 @@ impl Trace {
 
     /// Starts a trace inside of `parent`.
     pub fn start_in(parent: Option<Arc<Trace>>, interpreter: Box<dyn Interpreter>) -> TraceGuard {
-        TraceGuard(Arc::new(Trace {
+        TraceGuard(Trace::make(parent, interpreter))
+    }
+
+    fn make(parent: Option<Arc<Trace>>, interpreter: Box<dyn Interpreter>) -> Arc<Trace> {
+        Arc::new(Trace {
             id: NEXT_TRACE.fetch_add(1, Ordering::Relaxed),
             parent,
             alive: AtomicBool::new(true),
             interpreter,
             overlay: Mutex::default(),
-        }))
+        })
     }
 
     /// A number that grows with every trace started.
@@ -356,7 +377,11 @@ impl Trace {
     pub fn own<'v>(self: &Arc<Trace>, value: &'v Value) -> Option<&'v Payload> {
         match value {
             Value::Tracer(tracer) if Arc::ptr_eq(&tracer.0.trace, self) => Some(&tracer.0.payload),
-            _ => None,
+            Value::Tracer(tracer) => match tracer.payload() {
+                Payload::Graded(graded) => self.own(graded.primal()),
+                _ => None,
+            },
+            Value::Array(_) => None,
         }
     }
 
@@ -386,8 +411,9 @@ impl TraceGuard {
         &self.0
     }
 
-    /// Runs `f` with the trace current.
+    /// Runs `f` with the trace current. A `no_grad` around the transform has no say inside of it.
     pub fn enter<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _mode = autograd::GradMode::set(true);
         with_current(Some(Arc::clone(&self.0)), f)
     }
 

@@ -4,10 +4,11 @@ use super::cell::{Cell, CellId};
 use super::graph::{Atom, Eqn, Graph, Var};
 use super::guard::{Guard, Guards};
 use super::primitive::Primitive;
-use super::{Interpreter, Payload, Trace, TraceGuard, Value, Values, leaked};
+use super::{Interpreter, Payload, Trace, TraceGuard, Value, Values, autograd, leaked};
 use crate::aval::{Aval, Avals};
 use crate::error::Result;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Writes a [`Graph`] while a function runs.
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub struct Recorder {
     name: &'static str,
     tape: Mutex<Tape>,
+    backward: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +64,8 @@ pub struct Recorded {
     pub written: Vec<Arc<Cell>>,
     /// What the function read of guarded cells from outside.
     pub guards: Guards,
+    /// Whether a backward pass ran in the function: its results carry no derivative then.
+    pub ran_backward: bool,
 }
 
 fn lock(tape: &Mutex<Tape>) -> MutexGuard<'_, Tape> {
@@ -92,7 +96,7 @@ impl Recorder {
         ins: &[Aval],
         f: impl FnOnce(&[Value]) -> Result<Values>,
     ) -> Result<Recorded> {
-        let guard = Trace::start(Box::new(Recorder { name, tape: Mutex::default() }));
+        let guard = Trace::start(Box::new(Recorder { name, ..Recorder::default() }));
         let trace = guard.trace();
         let Some(recorder) = trace.interpreter().recorder() else { unreachable!("made above") };
         let operands: Values = ins.iter().map(|aval| recorder.input(trace, aval)).collect();
@@ -126,6 +130,7 @@ impl Recorder {
             hidden: hidden.into_iter().map(|h| h.source).collect(),
             written: written.into_iter().map(|(_, cell, _)| cell).collect(),
             guards: tape.guards,
+            ran_backward: self.backward.load(Ordering::Relaxed),
         })
     }
 
@@ -150,7 +155,13 @@ impl Recorder {
         trace.tracer(outer.aval().unsharded(), Payload::Var(var))
     }
 
+    /// Notes that a backward pass runs.
+    pub(super) fn note_backward(&self) {
+        self.backward.store(true, Ordering::Relaxed);
+    }
+
     fn atom(&self, trace: &Arc<Trace>, value: &Value) -> Result<Atom> {
+        let value = &autograd::primal_at(value, trace.id());
         if let Some(Payload::Var(var)) = trace.own(value) {
             return Ok(Atom::Var(*var));
         }

@@ -5,8 +5,10 @@
 //! the test. The caller's place in the source and the names of temporary folders are cut out.
 
 use crate::cases::engine::golden;
+use oxbridge::autograd::{self, GradOptions};
 use oxbridge::backend::pjrt::cache::{DiskCache, Key, KeyParts, stats};
 use oxbridge::nn::checkpoint::{Checkpoint, Metadata, save};
+use oxbridge::optim::{Sgd, SgdOptions};
 use oxbridge::prelude::*;
 use oxbridge::transforms::jit::Excess;
 use std::fmt::Write;
@@ -343,6 +345,50 @@ const CUSTOM: &[Row] = &[
     }),
 ];
 
+/// A leaf that requires grad.
+fn leaf(shape: impl Into<Shape>) -> Result<Tensor> {
+    t(shape).requires_grad_(true)
+}
+
+const AUTOGRAD: &[Row] = &[
+    ("requires_grad_: integer", || err(of(DType::I64, [2]).requires_grad_(true))),
+    ("requires_grad_: no leaf", || err(leaf([2])?.mul(2.0)?.requires_grad_(false))),
+    ("backward: not one number", || leaf([2])?.mul(2.0)?.backward()),
+    ("backward: nothing recorded", || t([]).backward()),
+    ("backward: cotangent's shape", || leaf([2])?.mul(2.0)?.backward_with(&t([3]))),
+    ("backward: cotangent's dtype", || leaf([2])?.mul(2.0)?.backward_with(&of(DType::F64, [2]))),
+    ("backward: freed", || {
+        let y = leaf([])?.sin()?;
+        y.backward()?;
+        y.backward()
+    }),
+    ("backward: hook's shape", || {
+        let x = leaf([2])?;
+        let _hook = x.register_hook(|_| Ok(Some(t([3]))))?;
+        x.sum()?.backward()
+    }),
+    ("register_hook: nothing recorded", || err(t([2]).register_hook(|_| Ok(None)))),
+    ("set_grad: shape", || leaf([2])?.set_grad(Some(&t([3])))),
+    ("leaf written in place", || err(leaf([2])?.add_(1.0))),
+    ("view of a leaf written in place", || err(leaf([2])?.select(0, 0)?.fill_(1.0))),
+    ("autograd: unused input", || {
+        err(autograd::grad(&[leaf([2])?.sum()?], &[leaf([2])?], &GradOptions::default()))
+    }),
+    ("autograd: number of cotangents", || {
+        let x = leaf([2])?;
+        let options = GradOptions { grad_outputs: Some(Vec::new()), ..GradOptions::default() };
+        err(autograd::grad(&[x.sum()?], &[x], &options))
+    }),
+    ("to_device: requires grad", || {
+        let devices = Client::host(2).devices();
+        err(t([2]).to_device(&devices[0])?.requires_grad_(true)?.to_device(&devices[1]))
+    }),
+    ("optimiser: no gradient", || {
+        let w = leaf([2])?;
+        Sgd::new(&w, SgdOptions::default())?.step_(&w)
+    }),
+];
+
 const FILES: &[Row] = &[
     ("checkpoint: no file", || {
         let dir = tempfile::tempdir().unwrap();
@@ -391,8 +437,18 @@ const FILES: &[Row] = &[
     }),
 ];
 
-const TABLES: &[&[Row]] =
-    &[SHAPES, DTYPES, AXES, INDICES, PLACES, TRANSFORMS, CUSTOM, crate::check::ERRORS, FILES];
+const TABLES: &[&[Row]] = &[
+    SHAPES,
+    DTYPES,
+    AXES,
+    INDICES,
+    PLACES,
+    TRANSFORMS,
+    CUSTOM,
+    crate::check::ERRORS,
+    AUTOGRAD,
+    FILES,
+];
 
 fn checkpoint(bytes: &[u8]) -> Result<()> {
     let dir = tempfile::tempdir().unwrap();

@@ -32,6 +32,8 @@ pub(super) struct Entry<B> {
     pub(super) written: Vec<Arc<Cell>>,
     pub(super) out: B,
     pub(super) results: usize,
+    /// Whether the function ran a backward pass, after which its results require no grad.
+    pub(super) ran_backward: bool,
     /// The table's clock when it was used last.
     pub(super) used: AtomicU64,
 }

@@ -31,6 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mesh::NamedSharding;
 use crate::ops::call::Call;
 use crate::ops::sharding_constraint;
+use crate::trace::autograd::primal;
 use crate::trace::cell::Tensor;
 use crate::trace::graph::Graph;
 use crate::trace::record::{Recorder, Source};
@@ -207,11 +208,14 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
         for (source, _) in &entry.hidden {
             request.operands.push(source_value(source)?);
         }
+        if entry.ran_backward {
+            request.operands.iter_mut().for_each(|v| *v = primal(v));
+        }
         let mut outs = bind(&*entry.call, &request.operands)?.into_iter();
         let results: Values = outs.by_ref().take(entry.results).collect();
         for &i in &entry.written_args {
             if let Some(value) = outs.next() {
-                request.signature.leaves[i].set_value(value)?;
+                request.signature.leaves[i].write_back(value)?;
             }
         }
         for (cell, value) in entry.written.iter().zip(outs) {
@@ -382,7 +386,7 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
             let results = values.len();
             let mut written_args = Vec::new();
             for (i, (tensor, tracer)) in inner.iter().zip(tracers).enumerate() {
-                let value = tensor.value()?;
+                let value = primal(&tensor.value()?);
                 if !value.same(tracer) {
                     written_args.push(i);
                     values.push(value);
@@ -415,6 +419,7 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
             written: recorded.written,
             out,
             results,
+            ran_backward: recorded.ran_backward,
             used: AtomicU64::new(u64::MAX),
         })
     }
