@@ -16,7 +16,7 @@ mod parts;
 use proc_macro::TokenStream;
 use syn::{DeriveInput, Error, parse_macro_input};
 
-/// Implements `oxbridge::transforms::Tree` (and `Leaves`) for a struct or an enum.
+/// Implements `oxbridge::transforms::Tree` (with `Leaves` and `Nest`) for a struct or an enum.
 ///
 /// Fields are visited in order, each under its name or place; the variant of an enum is a static
 /// part. A `#[tree(static)]` field needs `Clone`, `Debug` and `Hash` (`f32` and `f64` count by their

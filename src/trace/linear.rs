@@ -81,13 +81,34 @@ impl LinearTape {
                 None => (with.zeros)(&self.avals[*v as usize]),
             },
         };
-        for eqn in &self.eqns {
+        for eqn in self.needed(outputs) {
             let operands = eqn.inputs.iter().map(|i| read(&env, i)).collect::<Result<Values>>()?;
             for (&var, value) in eqn.outputs.iter().zip(bind(&*eqn.prim, &operands)?) {
                 env[var as usize] = Some(value);
             }
         }
         outputs.iter().map(|i| read(&env, i)).collect()
+    }
+
+    /// The operations that `outputs` depend on, in order.
+    fn needed(&self, outputs: &[Input]) -> impl Iterator<Item = &LinearEqn> {
+        let mut wanted = vec![false; self.avals.len()];
+        let want = |wanted: &mut [bool], inputs: &[Input]| {
+            for input in inputs {
+                if let Input::Var(v) = input {
+                    wanted[*v as usize] = true;
+                }
+            }
+        };
+        want(&mut wanted, outputs);
+        let mut needed = vec![false; self.eqns.len()];
+        for (eqn, needed) in self.eqns.iter().zip(&mut needed).rev() {
+            *needed = eqn.outputs.iter().any(|&v| wanted[v as usize]);
+            if *needed {
+                want(&mut wanted, &eqn.inputs);
+            }
+        }
+        self.eqns.iter().zip(needed).filter_map(|(eqn, needed)| needed.then_some(eqn))
     }
 
     /// The cotangents of `inputs` for the given cotangents of outputs: the tape run backwards.
@@ -384,6 +405,14 @@ impl Linearized {
         let wanted: Vec<Var> = self.inputs.iter().flatten().copied().collect();
         let mut results = self.tape.transpose(&outputs, &wanted, self.with)?.into_iter();
         Ok(self.inputs.iter().map(|v| v.and_then(|_| results.next().flatten())).collect())
+    }
+
+    /// The same with the first `count` outputs alone.
+    #[must_use]
+    pub fn truncated(mut self, count: usize) -> Linearized {
+        self.outputs.truncate(count);
+        self.tangents.truncate(count);
+        self
     }
 
     /// Which outputs depend on an active input.

@@ -36,8 +36,8 @@ pub(super) fn run<A: Tree, B: Tree, X: Tree>(
     Ok((out, values))
 }
 
-/// The function's results, and what is linear in the argument's tangents; those of the auxiliary
-/// output come last.
+/// The function's results, and what is linear in the argument's tangents: those of the first result,
+/// not of the auxiliary one.
 pub(super) fn linearized<A: Tree, B: Tree, X: Tree>(
     name: &'static str,
     f: &impl Fn(&A) -> Result<(B, X)>,
@@ -52,7 +52,9 @@ pub(super) fn linearized<A: Tree, B: Tree, X: Tree>(
         Ok(values)
     })?;
     let out = out.ok_or_else(|| Error::new(ErrorKind::NoRule, name, "the function did not run"))?;
-    Ok((with_values(&out, linear.outputs.iter().cloned())?, linear))
+    let out = with_values(&out, linear.outputs.iter().cloned())?;
+    let count = leaves(&out.0).len();
+    Ok((out, linear.truncated(count)))
 }
 
 /// The tree of tangents or cotangents, with zeros where a tensor does not take part.

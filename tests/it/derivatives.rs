@@ -343,3 +343,40 @@ fn stop_gradient_holds_in_every_order() {
     };
     close(&grad(write)(&x).unwrap(), &POINTS);
 }
+
+#[test]
+fn what_the_result_does_not_need_is_not_run() {
+    let client = Client::host(1);
+    let x = x().to_device(&client.device(0).unwrap()).unwrap();
+    let runs = |along: &dyn Fn(&Tensor) -> Result<Tensor>| {
+        let before = client.metrics();
+        close(&along(&x).unwrap(), &POINTS.map(|x| x * x.cos()));
+        client.metrics().since(&before).executions
+    };
+    let (_, bare) = linearize(|x: &Tensor| x.sin(), &x).unwrap();
+    let busy = |x: &Tensor| {
+        x.exp()?.tanh()?.log1p()?;
+        Ok((x.sin()?, x.exp()?.cos()?))
+    };
+    let (_, with_aux, _) = linearize_aux(busy, &x).unwrap();
+    assert_eq!(runs(&bare), 1);
+    assert_eq!(runs(&with_aux), 1);
+}
+
+#[test]
+fn derivatives_follow_a_mesh() {
+    let mesh = Mesh::new(&crate::mesh::DEVICES[..4], [("data", 4)]).unwrap();
+    let plain = t(&[0.5, 1.0, 2.0, -0.3], [4]);
+    let split = plain.shard(&mesh, spec!["data"]).unwrap();
+    let close = |got: Tensor, want: Tensor| {
+        assert_eq!(got.shape(), want.shape(), "shapes");
+        close(&got, &want.to_vec::<f64>().unwrap());
+    };
+    close(hessian(f)(&split).unwrap(), hessian(f)(&plain).unwrap());
+    let g = |x: &Tensor| x.mul(&x.sum()?)?.sin();
+    close(jacfwd(g)(&split).unwrap(), jacfwd(g)(&plain).unwrap());
+    close(jacrev(g)(&split).unwrap(), jacrev(g)(&plain).unwrap());
+    close(jit(jacrev(g)).call(&split).unwrap(), jacrev(g)(&plain).unwrap());
+    close(hvp(f, &split, &split).unwrap(), hvp(f, &plain, &plain).unwrap());
+    close(linearize(g, &split).unwrap().1(&split).unwrap(), jvp(g, &plain, &plain).unwrap().1);
+}
