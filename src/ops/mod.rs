@@ -28,10 +28,12 @@
 //! | [`sharding`] | `sharding_constraint`, `optimization_barrier` |
 //! | [`mod@cond`], [`mod@while_loop`], [`mod@scan`] | control flow; [`region`] is what they share |
 //! | [`custom`] | functions whose derivative is given |
+//! | [`collective`] | `psum`, `all_gather`, … over the examples of a named `vmap` |
 //! | [`call`] | a graph as one operation, and [`call::fused`] |
 
 pub mod binary;
 pub mod call;
+pub mod collective;
 pub mod compare;
 pub mod cond;
 pub mod conv;

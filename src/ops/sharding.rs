@@ -5,7 +5,7 @@ use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
 use crate::error::Result;
 use crate::hlo::Val;
-use crate::mesh::{Mesh, NamedSharding};
+use crate::mesh::{AxisSpec, Mesh, NamedSharding};
 use crate::ops::shape::linear_jvp;
 use crate::trace::batch::BatchAxis;
 use crate::trace::lower::Lowering;
@@ -71,18 +71,19 @@ impl Primitive for ShardingConstraint {
 
     fn batch(
         &self,
-        _: &BatchAxis,
+        batch: &BatchAxis,
         operands: &[Value],
         axes: &[Option<usize>],
     ) -> Result<(Values, BatchAxes)> {
         let axis = axes[0].unwrap_or(0);
-        let wider = |s: &NamedSharding| {
-            NamedSharding::new(s.mesh(), s.spec().insert(axis, SmallVec::new()))
-        };
+        let over: AxisSpec = batch.spmd.iter().flat_map(|names| names.iter()).cloned().collect();
+        let free = over.is_empty().then_some(axis);
+        let wider =
+            |s: &NamedSharding| NamedSharding::new(s.mesh(), s.spec().insert(axis, over.clone()));
         let moved = self.open.iter().map(|&a| a + usize::from(a >= axis));
         let prim = ShardingConstraint {
             sharding: [self.sharding[0].as_ref().map(wider).transpose()?],
-            open: moved.chain([axis]).collect(),
+            open: moved.chain(free).collect(),
         };
         Ok((smallvec![bind_one(&prim, operands)?], smallvec![Some(axis)]))
     }
@@ -101,7 +102,8 @@ impl Primitive for ShardingConstraint {
 }
 
 /// `x`, split over a mesh as `sharding` says: inside of `jit` a demand on the compiler, and the same
-/// for its derivative. Under `vmap` the mapped axis is left to the compiler.
+/// for its derivative. Under `vmap` the mapped axis is split over the mesh axes that its
+/// `spmd_axis_name` names, or left to the compiler.
 ///
 /// # Errors
 /// If the sharding does not fit the shape.

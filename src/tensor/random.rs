@@ -8,8 +8,9 @@ use super::promotion::{Kind, Operand, elementwise};
 use super::{placed, wrap};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ops::{self, distributions, rng};
+use crate::ops::{self, collective, distributions, rng};
 use crate::shape::Shape;
+use crate::trace::batch::axis_env;
 use crate::trace::cell::Tensor;
 use crate::trace::{Value, with_current};
 use crate::transforms::tree::{Leaves, Tree, Visitor};
@@ -50,7 +51,16 @@ fn advance(state: &Tensor, drawing: &Mutex<()>) -> Result<Value> {
     let _drawing = drawing.lock().unwrap_or_else(PoisonError::into_inner);
     let keys = rng::split(&state.value()?, 2)?;
     state.set_value(ops::index_axis(&keys, 0, 0)?)?;
-    ops::index_axis(&keys, 0, 1)
+    own_key(ops::index_axis(&keys, 0, 1)?)
+}
+
+/// Inside of `vmap` a key of its own for each example, so that their draws differ.
+fn own_key(mut key: Value) -> Result<Value> {
+    for axis in axis_env().iter().rev() {
+        let index = ops::convert(&collective::axis_index(axis)?, DType::U32)?;
+        key = rng::fold_in(&key, &index)?;
+    }
+    Ok(key)
 }
 
 /// A key for one draw from the default generator.

@@ -2,8 +2,9 @@
 
 use super::graph::Graph;
 use super::primitive::{BatchAxes, Primitive};
-use super::{Interpreter, Payload, Trace, Value, Values, bind};
+use super::{Interpreter, Payload, Trace, Value, Values, bind, current};
 use crate::error::{Error, ErrorKind, Result};
+use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 
@@ -44,11 +45,87 @@ impl BatchAxis {
     }
 }
 
+impl BatchAxis {
+    /// Whether this is the axis called `name`.
+    pub fn is(&self, name: &str) -> bool {
+        self.name.as_deref() == Some(name)
+    }
+}
+
 impl fmt::Debug for BatchAxis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name.as_deref().unwrap_or("_");
         write!(f, "{name}:{}", self.size)
     }
+}
+
+/// A named axis with its size, as a collective speaks of it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct NamedAxis {
+    /// The name.
+    pub name: AxisName,
+    /// The number of examples.
+    pub size: usize,
+}
+
+impl fmt::Debug for NamedAxis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.name, self.size)
+    }
+}
+
+/// How the names begin that `vmap` gives to axes for which the user has none.
+const NAMELESS: char = '#';
+
+/// Whether a user may give an axis this name.
+pub fn is_user_name(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with(NAMELESS)
+}
+
+/// The named axes that are mapped here, the innermost first; of two of one name the outer one is
+/// hidden. An axis to which the user gave no name has one of its own.
+pub fn axis_env() -> SmallVec<[NamedAxis; 2]> {
+    let mut found = SmallVec::<[NamedAxis; 2]>::new();
+    let mut next = current();
+    while let Some(trace) = next {
+        if let Some(BatchAxis { size, name: Some(name), .. }) = trace.interpreter().batch_axis()
+            && !found.iter().any(|axis| axis.name == *name)
+        {
+            found.push(NamedAxis { name: Arc::clone(name), size: *size });
+        }
+        next = trace.parent().cloned();
+    }
+    found
+}
+
+/// A name for an axis that has none from the user; no axis around has it.
+pub fn nameless() -> AxisName {
+    let depth = axis_env().iter().filter(|axis| !is_user_name(&axis.name)).count();
+    format!("{NAMELESS}{depth}").into()
+}
+
+/// The axis called `name` that is mapped here.
+///
+/// # Errors
+/// [`ErrorKind::Axis`] if there is none.
+pub fn named_axis(op: &'static str, name: &str) -> Result<NamedAxis> {
+    axis_env().into_iter().find(|axis| *axis.name == *name).ok_or_else(|| unbound(op, name))
+}
+
+/// The error of a name that no `vmap` around gives to an axis.
+#[cold]
+pub fn unbound(op: &'static str, name: &str) -> Error {
+    let bound: Vec<String> = axis_env()
+        .iter()
+        .filter(|axis| is_user_name(&axis.name))
+        .map(|axis| format!("`{}` (size {})", axis.name, axis.size))
+        .collect();
+    let bound = match bound.is_empty() {
+        true => "none is".to_owned(),
+        false => format!("bound are {}", bound.join(", ")),
+    };
+    Error::new(ErrorKind::Axis, op, format!("the axis name `{name}` is not bound here; {bound}"))
+        .help("give the name to a `vmap` around the call, by `VmapOptions::axis_name`")
 }
 
 /// Applies the `batch` rules.
@@ -81,6 +158,10 @@ impl Interpreter for Batch {
             return Ok(outs);
         }
         Ok(outs.into_iter().zip(out_axes).map(|(v, axis)| join(trace, v, axis)).collect())
+    }
+
+    fn batch_axis(&self) -> Option<&BatchAxis> {
+        Some(&self.axis)
     }
 
     fn leave(&self, value: &Value) -> Result<Value> {

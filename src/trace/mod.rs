@@ -249,6 +249,11 @@ pub trait Interpreter: Send + Sync + 'static {
         None
     }
 
+    /// The axis that is mapped, if this is the interpreter of `vmap`.
+    fn batch_axis(&self) -> Option<&batch::BatchAxis> {
+        None
+    }
+
     /// The recorder, if this is the interpreter of `jit`.
     fn recorder(&self) -> Option<&record::Recorder> {
         None

@@ -10,8 +10,9 @@
 //! | [`jacobian`] | `jacfwd`, `jacrev`, `hessian` |
 //! | [`nest`] | [`Nest`]: trees of trees, which Jacobians are |
 //! | [`mod@argnums`] | derivatives in some of the arguments |
-//! | [`mod@vmap`] | `vmap` |
 //! | [`custom`] | `custom_jvp`, `custom_vjp` |
+//! | [`mod@vmap`], [`axes`] | `vmap`, `vmap_with`, and which axes they map |
+//! | [`collective`] | `psum`, `all_gather`, … over the examples of a named `vmap` |
 //! | [`control`] | `cond`, `switch`, `while_loop`, `fori_loop`, `scan`, `map` |
 //! | [`check`] | `check_grads`: derivatives against differences |
 //! | [`mod@catch`] | panics of the std operators as typed errors |
@@ -19,8 +20,10 @@
 //! The interpreters behind them stand in [`trace`](crate::trace).
 
 pub mod argnums;
+pub mod axes;
 pub mod catch;
 pub mod check;
+pub mod collective;
 pub mod control;
 pub mod custom;
 pub mod grad;
@@ -33,8 +36,13 @@ pub mod tree;
 pub mod vmap;
 
 pub use argnums::{Arg, Select, argnums, grad_argnums, value_and_grad_argnums};
+pub use axes::{Axes, IntoAxes};
 pub use catch::catch;
 pub use check::{CheckOptions, check_grads};
+pub use collective::{
+    AxisNames, all_gather, all_to_all, axis_index, axis_size, pmax, pmean, pmin, ppermute, psum,
+    psum_scatter,
+};
 pub use control::{Bound, Branch, ScanOptions, cond, fori_loop, map, scan, switch, while_loop};
 pub use custom::{custom_jvp, custom_vjp};
 pub use grad::{
@@ -47,4 +55,4 @@ pub use jvp::{hvp, jvp, jvp_aux};
 pub use linearize::{linearize, linearize_aux, vjp, vjp_aux};
 pub use nest::Nest;
 pub use tree::{Leaves, Static, Tree};
-pub use vmap::vmap;
+pub use vmap::{VmapOptions, vmap, vmap_with};

@@ -171,6 +171,70 @@ const TRANSFORMS: &[Row] = &[
     ("vmap: inside", || {
         err(vmap(|(x, y): &(Tensor, Tensor)| x.matmul(y))(&(t([5, 2, 3]), t([5, 2, 3]))))
     }),
+    ("vmap: no such axis", || {
+        err(vmap_with(|x: &Tensor| x.sin(), VmapOptions::new().in_axes(-3))(&t([2, 3])))
+    }),
+    ("vmap: nothing mapped", || {
+        err(vmap_with(|x: &Tensor| x.sin(), VmapOptions::new().in_axes(None))(&t([2])))
+    }),
+    ("vmap: axis_size", || {
+        err(vmap_with(|x: &Tensor| x.sin(), VmapOptions::new().axis_size(5))(&t([2])))
+    }),
+    ("vmap: in_axes of one tensor", || {
+        err(vmap_with(|x: &Tensor| x.sin(), VmapOptions::new().in_axes((0, None)))(&t([2])))
+    }),
+    ("vmap: in_axes too short", || {
+        let options = VmapOptions::new().in_axes((0, (1,)));
+        let f = vmap_with(|x: &(Tensor, Vec<Tensor>)| Ok(x.0.clone()), options);
+        err(f(&(t([2]), vec![t([3, 2]), t([3, 2])])))
+    }),
+    ("vmap: in_axes too long", || {
+        let options = VmapOptions::new().in_axes((0, (1, 0)));
+        let f = vmap_with(|x: &(Tensor, (Tensor,))| Ok(x.0.clone()), options);
+        err(f(&(t([2]), (t([3, 2]),))))
+    }),
+    ("vmap: out_axes of what is mapped", || {
+        let options = VmapOptions::new().out_axes((0, None));
+        err(vmap_with(|x: &Tensor| Ok((x.clone(), x.sin()?)), options)(&t([2, 3])))
+    }),
+    ("vmap: no such out axis", || {
+        err(vmap_with(|x: &Tensor| x.sin(), VmapOptions::new().out_axes(2))(&t([2, 3])))
+    }),
+    ("vmap: name", || {
+        err(vmap_with(|x: &Tensor| x.sin(), VmapOptions::new().axis_name("#0"))(&t([2])))
+    }),
+    ("psum: unbound", || err(psum(&t([2]), "batch"))),
+    ("psum: another name", || {
+        err(vmap_with(|x: &Tensor| psum(x, "j"), VmapOptions::new().axis_name("i"))(&t([2])))
+    }),
+    ("psum: a name twice", || {
+        let options = VmapOptions::new().axis_name("i");
+        err(vmap_with(|x: &Tensor| psum(x, ["i", "i"]), options)(&t([2])))
+    }),
+    ("pmax of complex", || {
+        let options = VmapOptions::new().axis_name("i");
+        err(vmap_with(|x: &Tensor| pmax(x, "i"), options)(&of(DType::C64, [2])))
+    }),
+    ("all_gather: axis", || {
+        let options = VmapOptions::new().axis_name("i");
+        err(vmap_with(|x: &Tensor| all_gather(x, "i", 1, true), options)(&t([2, 3])))
+    }),
+    ("psum_scatter: size", || {
+        let options = VmapOptions::new().axis_name("i");
+        err(vmap_with(|x: &Tensor| psum_scatter(x, "i", 0, true), options)(&t([2, 3])))
+    }),
+    ("all_to_all: size", || {
+        let options = VmapOptions::new().axis_name("i");
+        err(vmap_with(|x: &Tensor| all_to_all(x, "i", 0, 0, false), options)(&t([2, 3])))
+    }),
+    ("ppermute: no such example", || {
+        let options = VmapOptions::new().axis_name("i");
+        err(vmap_with(|x: &Tensor| ppermute(x, "i", &[(0, 2)]), options)(&t([2])))
+    }),
+    ("ppermute: a source twice", || {
+        let options = VmapOptions::new().axis_name("i");
+        err(vmap_with(|x: &Tensor| ppermute(x, "i", &[(0, 1), (0, 0)]), options)(&t([2])))
+    }),
     ("vmap: read of a value", || {
         err(vmap(|x: &Tensor| {
             x.item::<f32>()?;

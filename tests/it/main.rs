@@ -26,3 +26,4 @@ mod structure;
 mod tensor;
 mod transform_goldens;
 mod transforms;
+mod vmap;

@@ -1,7 +1,7 @@
 //! Why a compiled function had no program for a call: what differs from the nearest program it has.
 
 use super::entry::Entry;
-use super::signature::Request;
+use super::signature::{Context, Request};
 use crate::aval::Aval;
 use crate::ops::precision::Precision;
 use crate::trace::Value;
@@ -170,6 +170,13 @@ pub enum Difference {
         /// The one in force.
         new: Precision,
     },
+    /// The axes that `vmap`s around map over.
+    Axes {
+        /// Those of the program, with their sizes.
+        old: String,
+        /// Those that are bound now.
+        new: String,
+    },
     /// An option of the function, changed since.
     Option {
         /// The method that sets it.
@@ -230,6 +237,9 @@ impl fmt::Display for Difference {
             }
             Difference::Precision { old, new } => {
                 write!(f, "matmul precision: was {old:?}, is {new:?}")
+            }
+            Difference::Axes { old, new } => {
+                write!(f, "axes of `vmap` around: were {old}, are {new}")
             }
             Difference::Option { name, old, new } => {
                 write!(f, "option `{name}`: was {old}, is {new}")
@@ -307,6 +317,10 @@ pub(super) fn differences<B>(
     if entry.context.precision != request.context.precision {
         let (old, new) = (entry.context.precision, request.context.precision);
         out.push(Difference::Precision { old, new });
+    }
+    if entry.context.axes != request.context.axes {
+        let text = |context: &Context| format!("{:?}", context.axes);
+        out.push(Difference::Axes { old: text(&entry.context), new: text(&request.context) });
     }
     let options = entry.options.named().into_iter().zip(request.options.named());
     for ((name, old), (_, new)) in options.filter(|(old, new)| old != new) {

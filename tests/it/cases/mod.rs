@@ -33,6 +33,7 @@
 #![expect(unreachable_pub, reason = "the binary is one crate, `pub` reads as in the library")]
 
 mod binary;
+pub mod collective;
 mod compare;
 mod control;
 mod conv;
@@ -62,6 +63,7 @@ pub type Family = (&'static str, fn(&mut Vec<Case>));
 /// All families.
 pub const FAMILIES: &[Family] = &[
     ("binary", binary::rows),
+    ("collective", collective::rows),
     ("compare", compare::rows),
     ("control", control::rows),
     ("conv", conv::rows),
