@@ -27,6 +27,8 @@ enum Data {
     /// A number that no device holds yet: an operand of a program, never a part of one.
     Literal(Scalar),
     Buffers(Shards),
+    /// A type without data, to compile for.
+    Meta,
 }
 
 /// Where an array lies.
@@ -58,6 +60,11 @@ impl Array {
             data: Data::Buffers(buffers),
             donated: AtomicBool::new(false),
         }))
+    }
+
+    /// A type without data: a program can be compiled for it, not run.
+    pub fn meta(aval: Aval, place: Place) -> Array {
+        Array(Arc::new(ArrayInner { aval, place, data: Data::Meta, donated: false.into() }))
     }
 
     /// An array on `device` with a copy of `data` (or `data` itself, where the device can use it).
@@ -105,14 +112,19 @@ impl Array {
     pub fn as_literal(&self) -> Option<Scalar> {
         match self.0.data {
             Data::Literal(value) => Some(value),
-            Data::Buffers(_) => None,
+            Data::Buffers(_) | Data::Meta => None,
         }
+    }
+
+    /// Whether there is a type and no data.
+    pub fn is_meta(&self) -> bool {
+        matches!(self.0.data, Data::Meta)
     }
 
     /// The buffers: none for a literal.
     pub fn buffers(&self) -> &[Buffer] {
         match &self.0.data {
-            Data::Literal(_) => &[],
+            Data::Literal(_) | Data::Meta => &[],
             Data::Buffers(buffers) => buffers,
         }
     }
@@ -137,12 +149,16 @@ impl Array {
         self.0.donated.load(Ordering::Acquire)
     }
 
-    /// Checks that the buffers were not given away.
+    /// Checks that there is data, and that it was not given away.
     ///
     /// # Errors
-    /// [`ErrorKind::Donated`] if they were.
+    /// [`ErrorKind::Donated`] if it was; [`ErrorKind::NotConcrete`] if there is only a type.
     pub fn check_alive(&self, op: &'static str) -> Result<()> {
-        if self.is_donated() { Err(donated_error(op, &self.0.aval)) } else { Ok(()) }
+        match self.0.data {
+            Data::Meta => Err(meta_error(op, &self.0.aval)),
+            _ if self.is_donated() => Err(donated_error(op, &self.0.aval)),
+            _ => Ok(()),
+        }
     }
 
     /// The whole of the data in this process's memory; waits until it is there.
@@ -154,6 +170,7 @@ impl Array {
         let buffers = match &self.0.data {
             Data::Literal(value) => return Ok(HostArray::full(*value, self.0.aval.shape())),
             Data::Buffers(buffers) => buffers,
+            Data::Meta => return Err(meta_error("to_host", &self.0.aval)),
         };
         match self.0.aval.sharding() {
             Some(sharding) if !sharding.is_replicated() => {
@@ -170,6 +187,13 @@ impl Array {
     pub fn block(&self) -> Result<()> {
         self.buffers().iter().try_for_each(Buffer::block)
     }
+}
+
+#[cold]
+fn meta_error(op: &'static str, aval: &Aval) -> Error {
+    let text = format!("this tensor {aval} is a type without data (`meta`)");
+    Error::new(ErrorKind::NotConcrete, op, text)
+        .help("pass it to `Jit::warm_up`, `Jit::lower` or `eval_shape`; run on tensors with data")
 }
 
 #[cold]

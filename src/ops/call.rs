@@ -369,6 +369,17 @@ pub fn fused(
     bind(&*call, operands)
 }
 
+/// More composites than this are forgotten at once.
+const MAX_FUSED: usize = 4096;
+
+/// Keeps a table of composites bounded.
+fn bounded(map: &mut FxHashMap<FusedKey, Arc<Call>>) -> &mut FxHashMap<FusedKey, Arc<Call>> {
+    if map.len() >= MAX_FUSED {
+        map.clear();
+    }
+    map
+}
+
 fn record_fused(key: FusedKey, body: impl FnOnce(&[Value]) -> Result<Values>) -> Result<Arc<Call>> {
     let lock = || ALL_FUSED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let found = lock().get_or_insert_default().get(&key).cloned();
@@ -378,9 +389,11 @@ fn record_fused(key: FusedKey, body: impl FnOnce(&[Value]) -> Result<Values>) ->
             // Not under the lock: a body may be made of fused operations itself.
             let graph = record(&key.avals, body)?;
             let made = Arc::new(Call::new(key.name, graph, true));
-            Arc::clone(lock().get_or_insert_default().entry(key.clone()).or_insert(made))
+            let mut all = lock();
+            let all = bounded(all.get_or_insert_default());
+            Arc::clone(all.entry(key.clone()).or_insert(made))
         }
     };
-    FUSED.with_borrow_mut(|map| map.insert(key, Arc::clone(&call)));
+    FUSED.with_borrow_mut(|map| bounded(map).insert(key, Arc::clone(&call)));
     Ok(call)
 }

@@ -1,6 +1,6 @@
 //! What steers the compiler: `sharding_constraint`, `optimization_barrier`.
 
-use crate::array::Array;
+use crate::array::{Array, Place};
 use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
 use crate::error::Result;
@@ -121,6 +121,13 @@ pub fn sharding_constraint(x: &Value, sharding: &NamedSharding) -> Result<Value>
 fn move_to(array: &Array, sharding: &NamedSharding) -> Result<Value> {
     if array.aval().sharding() == Some(sharding) {
         return Ok(Value::Array(array.clone()));
+    }
+    if array.is_meta() {
+        sharding.check("shard", array.aval().shape())?;
+        let place =
+            Place { device: sharding.mesh().device_ids().first().copied(), committed: true };
+        let aval = array.aval().with_sharding(Some(sharding.clone()));
+        return Ok(Value::Array(Array::meta(aval, place)));
     }
     Ok(Value::Array(Array::upload_sharded(&array.to_host()?, sharding)?))
 }

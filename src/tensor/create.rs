@@ -2,7 +2,8 @@
 
 use super::promotion::{Kind, Operand, elementwise, expand, first_of};
 use super::{placed, wrap};
-use crate::array::Array;
+use crate::array::{Array, Place};
+use crate::aval::Aval;
 use crate::backend::Device;
 use crate::backend::host::HostArray;
 use crate::dtype::{DType, Element, Scalar};
@@ -37,6 +38,38 @@ impl Tensor {
     #[track_caller]
     pub fn from_vec<T: Element>(data: Vec<T>) -> Result<Tensor> {
         Tensor::from_slice(&data, [data.len()])
+    }
+
+    /// A tensor that has a type and no data, as torch's on the device `meta`: for
+    /// [`Jit::warm_up`](crate::transforms::Jit::warm_up), `lower` and
+    /// [`eval_shape`](crate::transforms::eval_shape). [`shard`](Tensor::shard) and
+    /// [`to_device`](Tensor::to_device) say where the data would lie.
+    ///
+    /// # Example
+    /// ```
+    /// use oxbridge::prelude::*;
+    /// let x = Tensor::meta([32, 10], DType::F32);
+    /// assert_eq!(x.aval().to_string(), "f32[32,10]");
+    /// assert_eq!(*x.to_vec::<f32>().unwrap_err().kind(), ErrorKind::NotConcrete);
+    /// ```
+    ///
+    /// **Source:** [meta device](https://docs.pytorch.org/docs/stable/meta.html); `jax.ShapeDtypeStruct`.
+    #[track_caller]
+    pub fn meta(shape: impl Into<Shape>, dtype: DType) -> Tensor {
+        let place = Place { device: None, committed: false };
+        Tensor::from_value(Array::meta(Aval::new(dtype, shape), place).into())
+    }
+
+    /// The tensor's type, sharding and place, without its data.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotConcrete`] for a traced tensor.
+    #[track_caller]
+    pub fn to_meta(&self) -> Result<Tensor> {
+        placed(self.value().and_then(|value| {
+            let array = value.array("to_meta")?;
+            Ok(Tensor::from_value(Array::meta(array.aval().clone(), array.place()).into()))
+        }))
     }
 
     /// A tensor without dimensions that holds `value`, in the dtype of its Rust type.
@@ -237,6 +270,10 @@ impl Tensor {
             }
             if recorded && autograd::is_grad_enabled() {
                 return Err(not_recorded(&value));
+            }
+            if array.is_meta() {
+                let place = Place { device: Some(device.id()), committed: true };
+                return Ok(Tensor::from_value(Array::meta(array.aval().unsharded(), place).into()));
             }
             let moved = Array::upload(&array.to_host()?, device, true)?;
             Ok(Tensor::from_value(Value::Array(moved)))

@@ -2,13 +2,14 @@
 //!
 //! The cache's key is the primitive with its parameters, the types of its operands and the
 //! device; a hit is confirmed by equality. On a hit nothing is inferred, no string is built, and
-//! no lock is taken: each thread keeps the programs it has used.
+//! no lock is taken: each thread keeps the programs it has used (see `programs`).
 
 use super::forbid;
 use super::graph::{Atom, Eqn, Graph};
 use super::lower::{self, Entry};
 use super::placement::{Operands, bring, in_place, mesh_of, place_of, place_scalar};
 use super::primitive::Primitive;
+use super::programs::{self, Use};
 use super::{Value, Values, autograd};
 use crate::array::{Array, Place};
 use crate::aval::{Aval, Avals};
@@ -19,10 +20,8 @@ use crate::backend::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::mesh::{DeviceId, Mesh, NamedSharding};
-use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
-use std::cell::RefCell;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// A compiled program with what is needed to find it again and to wrap its results.
 #[derive(Debug)]
@@ -34,20 +33,7 @@ pub struct Compiled {
     mesh: Option<Mesh>,
     client: Client,
     loaded: Loaded,
-}
-
-type Bucket = SmallVec<[Arc<Compiled>; 1]>;
-type Cache = FxHashMap<u64, Bucket>;
-
-thread_local! {
-    static SEEN: RefCell<Cache> = RefCell::default();
-}
-
-/// The programs of all threads.
-static ALL: Mutex<Option<Cache>> = Mutex::new(None);
-
-fn all() -> MutexGuard<'static, Option<Cache>> {
-    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+    last_use: Use,
 }
 
 /// Runs a primitive on concrete operands.
@@ -95,8 +81,10 @@ fn run_in_place(
     mesh: Option<&Mesh>,
 ) -> Result<Values> {
     let device = place.device.ok_or_else(|| no_device(prim.name()))?;
-    let compiled = find(prim, arrays, device, mesh)?;
-    compiled.run(arrays, place)
+    for array in arrays {
+        array.check_alive(prim.name())?;
+    }
+    find(prim, arrays, device, mesh)?.run(arrays, place)
 }
 
 #[cold]
@@ -122,24 +110,19 @@ fn find(
     mesh: Option<&Mesh>,
 ) -> Result<Arc<Compiled>> {
     let key = key(prim, arrays, device);
-    let search =
-        |cache: &Cache| cache.get(&key)?.iter().find(|c| c.matches(prim, arrays, device)).cloned();
-    if let Some(found) = SEEN.with_borrow(search) {
+    if let Some(found) = programs::find(key, |c| c.matches(prim, arrays, device)) {
         return Ok(found);
     }
-    let known = search(all().get_or_insert_default());
-    let found = match known {
-        Some(found) => found,
-        None => {
-            forbid::check(prim.name(), || (missing(prim, arrays), String::new()))?;
-            // Not under the lock: compiling takes long, and other threads have other programs.
-            let made = Arc::new(compile(prim, arrays, device, mesh)?);
-            all().get_or_insert_default().entry(key).or_default().push(Arc::clone(&made));
-            made
-        }
-    };
-    SEEN.with_borrow_mut(|seen| seen.entry(key).or_default().push(Arc::clone(&found)));
-    Ok(found)
+    forbid::check(prim.name(), || (missing(prim, arrays), String::new()))?;
+    // Under no lock: compiling takes long, and other threads have other programs.
+    let made = Arc::new(compile(prim, arrays, device, mesh)?);
+    programs::insert(key, &made);
+    Ok(made)
+}
+
+/// Drops the programs of a primitive that will not be run again.
+pub(crate) fn forget(prim: &dyn Primitive) {
+    programs::forget(|compiled| compiled.prim.dyn_eq(prim));
 }
 
 /// What a program would be compiled for.
@@ -186,7 +169,8 @@ fn compile(
     };
     let client = Device::by_id(device)?.client().clone();
     let loaded = client.compile(&program)?;
-    Ok(Compiled { prim: Arc::clone(&prim), ins, device, mesh: mesh.cloned(), client, loaded })
+    let (prim, mesh, last_use) = (Arc::clone(&prim), mesh.cloned(), Use::default());
+    Ok(Compiled { prim, ins, device, mesh, client, loaded, last_use })
 }
 
 /// The graph of one primitive.
@@ -205,6 +189,10 @@ fn host_program(prim: &Arc<dyn Primitive>, outs: &Avals) -> HostProgram {
 }
 
 impl Compiled {
+    pub(super) fn last_use(&self) -> &Use {
+        &self.last_use
+    }
+
     fn matches(&self, prim: &dyn Primitive, arrays: &[&Array], device: DeviceId) -> bool {
         self.device == device
             && self.ins.len() == arrays.len()
@@ -213,9 +201,6 @@ impl Compiled {
     }
 
     fn run(&self, arrays: &[&Array], place: Place) -> Result<Values> {
-        for array in arrays {
-            array.check_alive(self.prim.name())?;
-        }
         self.client.executed();
         let outs = match (&self.loaded.executable, &self.mesh) {
             (Executable::Host(program), _) => self.run_on_host(program, arrays, place)?,

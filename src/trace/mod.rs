@@ -29,6 +29,7 @@ pub mod linear;
 pub mod lower;
 pub mod placement;
 pub mod primitive;
+mod programs;
 pub mod record;
 
 use crate::array::Array;
@@ -38,6 +39,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::shape::Shape;
 use cell::{Cell, CellId};
 use primitive::Primitive;
+pub use programs::{ProgramStats, program_stats, set_program_limit};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::cell::RefCell;

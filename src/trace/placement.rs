@@ -92,6 +92,11 @@ pub(super) fn in_place(arrays: &[&Array], place: Place) -> bool {
 
 /// An operand brought to `place`, or repeated over `mesh`.
 pub(super) fn bring(array: &Array, place: Place, mesh: Option<&Mesh>) -> Result<Array> {
+    if array.is_meta() {
+        let whole = || mesh.map(NamedSharding::replicated);
+        let sharding = array.aval().sharding().cloned().or_else(whole);
+        return Ok(Array::meta(array.aval().with_sharding(sharding), place));
+    }
     if let Some(mesh) = mesh {
         if array.aval().sharding().is_some() || array.as_literal().is_some() {
             return Ok(array.clone());

@@ -50,7 +50,7 @@ pub use grad::{
     value_and_grad_with,
 };
 pub use jacobian::{hessian, hessian_aux, jacfwd, jacfwd_aux, jacrev, jacrev_aux};
-pub use jit::{Jit, jit};
+pub use jit::{Jit, eval_shape, jit};
 pub use jvp::{hvp, jvp, jvp_aux};
 pub use linearize::{linearize, linearize_aux, vjp, vjp_aux};
 pub use nest::Nest;

@@ -10,7 +10,7 @@ use oxbridge::backend::pjrt::cache::{DiskCache, Key, KeyParts, stats};
 use oxbridge::nn::checkpoint::{Checkpoint, Metadata, save};
 use oxbridge::optim::{Sgd, SgdOptions};
 use oxbridge::prelude::*;
-use oxbridge::transforms::jit::Excess;
+use oxbridge::transforms::jit::{Bucketing, Buckets, Excess, Padded};
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -318,6 +318,23 @@ const TRANSFORMS: &[Row] = &[
         f.call(t([3]))?;
         err(f.call(of(DType::F64, [4, 4])))
     }),
+    ("a type without data", || err(Tensor::meta([2], DType::F32).add(&t([2])))),
+    ("read of a type without data", || err(Tensor::meta([2], DType::F32).to_vec::<f32>())),
+    ("bucket: beyond the last", || bucketed(rows().of(0, 0), 9)),
+    ("bucket: no such tensor", || bucketed(rows().of_leaf("[3].x", 0), 3)),
+    ("bucket: no such element", || bucketed(rows().of(2, 0), 3)),
+    ("bucket: of nothing", || bucketed(rows(), 3)),
+    ("bucket: no such axis", || bucketed(rows().of(0, 2), 3)),
+    ("bucket: sizes differ", || bucketed(rows().of(0, 0).of(1, 0), 3)),
+    ("bucket: a result without the dimension", || bucketed(rows().of(0, 0).result(0, 0), 3)),
+    ("mask: no such dimension", || {
+        let f = jit(|p: &Padded<Tensor>| p.mask.of("columns"));
+        err(f.bucket([rows().of(0, 0)]).call(t([3])))
+    }),
+    ("mask: another dimension", || {
+        let f = jit(|p: &Padded<Tensor>| p.mask.keep(&p.args, "rows", 1, 0.0));
+        err(f.bucket([rows().of(0, 0)]).call(t([3, 2])))
+    }),
     ("donated", || {
         let device = Client::host(1).device(0)?;
         let x = t([2]).to_device(&device)?;
@@ -408,6 +425,15 @@ const CUSTOM: &[Row] = &[
         err(jvp(f, &t([2]), &t([2])))
     }),
 ];
+fn rows() -> Bucketing {
+    Bucketing::new("rows", Buckets::List(vec![4, 8]))
+}
+
+/// A sum over a tensor of `n` rows and another one of 5.
+fn bucketed(rows: Bucketing, n: usize) -> Result<()> {
+    let f = jit(|p: &Padded<(Tensor, Tensor)>| p.args.0.sum_dim([0], true));
+    err(f.bucket([rows]).call((&t([n, 2]), &t([5]))))
+}
 
 /// A leaf that requires grad.
 fn leaf(shape: impl Into<Shape>) -> Result<Tensor> {

@@ -4,7 +4,9 @@ use oxbridge::nn::{BatchNorm2d, Dropout, Layer, Sequential};
 use oxbridge::ops::precision::{Precision, with_matmul_precision};
 use oxbridge::prelude::*;
 use oxbridge::tensor::conv::Conv;
-use oxbridge::transforms::jit::{Difference, Excess};
+use oxbridge::transforms::eval_shape;
+use oxbridge::transforms::jit::{Bucketing, Buckets, Difference, Excess, Padded};
+use oxbridge::transforms::tree::{leaves, tree_map};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -262,4 +264,152 @@ fn nothing_is_compiled_where_it_is_forbidden() {
     }
     x.tan().unwrap();
     assert_eq!(f.compiled(), 2);
+}
+
+#[test]
+fn what_is_warmed_up_compiles_nothing_when_called() {
+    let init = &mut Init::seed(3);
+    let model = Sequential::new().then(oxbridge::nn::Linear::new(3, 2, init).unwrap());
+    let step = jit(|(model, x): &(Sequential, Tensor)| {
+        let (loss, slope) = value_and_grad(|m: &Sequential| m.forward(x)?.square()?.sum())(model)?;
+        Ok((loss, oxbridge::transforms::tree::tree_map2(model, &slope, |p, g| p.sub(g))?))
+    })
+    .donate([0]);
+    let types = tree_map(&model, Tensor::to_meta).unwrap();
+    assert!(leaves(&types).iter().all(|t| t.to_vec::<f32>().is_err()));
+    let sizes = [4, 6].map(|n| (types.clone(), Tensor::meta([n, 3], DType::F32)));
+    let batches = [4, 6].map(|n| ones([n, 3]));
+    let before = Client::default().unwrap().compiles();
+    assert_eq!(step.warm_up(&sizes).unwrap(), 2);
+    assert_eq!(step.warm_up(&sizes).unwrap(), 0);
+    let warm = Client::default().unwrap().compiles();
+    assert!(warm >= before);
+    let _serving = forbid_compile();
+    let (_, model) = step.call((&model, &batches[0])).unwrap();
+    let (_, _) = step.call((&model, &batches[1])).unwrap();
+    assert_eq!(step.compiled(), 2);
+    // What is only a type cannot be run.
+    let error = step.call(sizes[0].clone()).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::NotConcrete);
+}
+
+#[test]
+fn what_is_warmed_up_may_be_split_over_a_mesh() {
+    let mesh = Mesh::new(&Client::host(2).devices(), [("data", 2)]).unwrap();
+    let f = jit(|(x, y): &(Tensor, Tensor)| x.add(y))
+        .in_shardings([Some(NamedSharding::new(&mesh, spec!["data"]).unwrap()), None]);
+    let types = (Tensor::meta([4], DType::F32), Tensor::meta([4], DType::F32));
+    let (x, y) = (ones([4]), ones([4]));
+    assert_eq!(f.warm_up([&types]).unwrap(), 1);
+    let sharded = Tensor::meta([4], DType::F32).shard(&mesh, spec!["data"]).unwrap();
+    assert_eq!(sharded.aval().to_string(), "f32[4@data]");
+    let g = jit(|x: &Tensor| x.add(x));
+    g.warm_up([&sharded]).unwrap();
+    let z = ones([4]).shard(&mesh, spec!["data"]).unwrap();
+    let _serving = forbid_compile();
+    assert_eq!(values(&f.call((&x, &y)).unwrap()), [2.0; 4]);
+    assert_eq!(values(&g.call(&z).unwrap()), [2.0; 4]);
+}
+
+#[test]
+fn shapes_are_evaluated_without_effects() {
+    let count = zeros([]);
+    let f = |x: &Tensor| {
+        count.set_value(count.add(1)?.value()?)?;
+        Ok(vec![x.sum()?, x.matmul(x)?])
+    };
+    let out = eval_shape(f, Tensor::meta([5, 5], DType::F64)).unwrap();
+    let types: Vec<String> = out.iter().map(|t| t.aval().to_string()).collect();
+    assert_eq!(types, ["f64[]", "f64[5,5]"]);
+    assert_eq!(values(&count), [0.0]);
+    assert!(eval_shape(|x: &Tensor| x.matmul(x), zeros([2, 3])).is_err());
+}
+
+#[test]
+fn a_nested_function_is_traced_once_and_called() {
+    let traced = std::sync::atomic::AtomicUsize::new(0);
+    let inner = jit(|x: &Tensor| {
+        traced.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        x.sin()?.mul(x)
+    })
+    .named("inner");
+    let outer = jit(|x: &Tensor| inner.call(inner.call(x)?)?.add(&inner.call(x)?)).named("outer");
+    let x = ones([3]);
+    let text = outer.lower(&x).unwrap().stablehlo();
+    assert_eq!(text.matches("callee = @inner").count(), 3, "{text}");
+    assert_eq!(text.matches("func.func private @inner").count(), 1, "{text}");
+    outer.call(&x).unwrap();
+    inner.call(&x).unwrap();
+    assert_eq!(traced.into_inner(), 1);
+}
+
+#[test]
+fn a_donated_argument_is_gone_and_its_memory_used() {
+    let f = jit(|(x, y): &(Tensor, Tensor)| x.add(y)).donate([0]);
+    let (x, y) = (ones([64]), ones([64]));
+    let text = f.lower((&x, &y)).unwrap().stablehlo();
+    assert!(text.contains("aliasing_output") || text.contains("buffer_donor"), "{text}");
+    let handle = x.clone();
+    let x = f.call((x, y.clone())).unwrap();
+    assert_eq!(*handle.sum().unwrap_err().kind(), ErrorKind::Donated);
+    assert_eq!(*handle.to_vec::<f32>().unwrap_err().kind(), ErrorKind::Donated);
+    // The same tensor twice is not overwritten, and what is not donated lives on.
+    assert_eq!(values(&f.call((&y, &y)).unwrap()), [2.0; 64]);
+    assert_eq!(values(&x), [2.0; 64]);
+}
+
+#[test]
+fn a_ragged_batch_compiles_nothing_new() {
+    let normalise = jit(|Padded { args: (x, w), mask }: &Padded<(Tensor, Tensor)>| {
+        let kept = mask.keep(&x.matmul(w)?, "rows", 0, 0.0)?;
+        let mean = kept.sum_dim([0], true)?.div(&mask.length("rows")?)?;
+        Ok((x.matmul(w)?.sub(&mean)?, mean))
+    })
+    .bucket([Bucketing::new("rows", Buckets::PowersOfTwo).of(0, 0).result(0, -2).fill(7.0)]);
+    let w = Tensor::from_slice(&[1f32, 2.0], [1, 2]).unwrap();
+    let rows = |n: usize| {
+        let data: Vec<f32> = (0..n).map(|i| i as f32).collect();
+        Tensor::from_slice(&data, [n, 1]).unwrap()
+    };
+    for n in [5, 8, 6, 7] {
+        let serving = (n != 5).then(forbid_compile);
+        let (centred, mean) = normalise.call((&rows(n), &w)).unwrap();
+        let middle = (n - 1) as f32 / 2.0;
+        assert_eq!(values(&mean), [middle, 2.0 * middle]);
+        let expected: Vec<f32> =
+            (0..n).flat_map(|i| [i as f32 - middle, 2.0 * (i as f32 - middle)]).collect();
+        assert_eq!((values(&centred), centred.shape()), (expected, [n, 2].into()));
+        drop(serving);
+    }
+    assert_eq!(normalise.jit().compiled(), 1);
+    let uses = normalise.uses();
+    assert_eq!((uses[0].bucket, uses[0].calls, uses[0].filled), (8, 4, 26));
+    assert_eq!(uses[0].to_string(), "`rows` padded to 8: 4 calls, 1.23 times the size");
+    let wide = (Tensor::meta([100, 1], DType::F32), Tensor::meta([1, 2], DType::F32));
+    assert_eq!(normalise.warm_up([&wide]).unwrap(), 1);
+    normalise.call((&rows(65), &w)).unwrap();
+    assert_eq!(normalise.jit().compiled(), 2);
+}
+
+#[test]
+fn a_bucketed_function_has_derivatives_and_writes_back() {
+    let mean = jit(|Padded { args: x, mask }: &Padded<Tensor>| {
+        mask.keep(&x.square()?, "n", 0, 0.0)?.sum()?.div(&mask.length("n")?)
+    })
+    .bucket([Bucketing::new("n", Buckets::List(vec![8, 4])).of(0, 0)]);
+    let x = Tensor::from_slice(&[1f32, 2.0, 3.0], [3]).unwrap();
+    let slope = grad(|x: &Tensor| mean.call(x))(&x).unwrap();
+    assert_eq!(values(&slope), [2.0 / 3.0, 4.0 / 3.0, 2.0]);
+    let error = mean.call(ones([9])).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Shape);
+
+    let grow = jit(|Padded { args: (x, y), mask }: &Padded<(Tensor, Tensor)>| {
+        x.set_value(mask.keep(&x.add(1)?, "m", 0, 0.0)?.value()?)?;
+        y.set_value(y.add(1)?.value()?)?;
+        Ok(())
+    })
+    .bucket([Bucketing::new("m", Buckets::Multiples(4)).of_leaf("[0]", 0)]);
+    let y = ones([1]);
+    grow.call((&x, &y)).unwrap();
+    assert_eq!((values(&x), values(&y)), (vec![2.0, 3.0, 4.0], vec![2.0]));
 }

@@ -6,6 +6,7 @@ use super::signature::{Context, Request};
 use crate::aval::{Aval, Avals};
 use crate::ops::call::Call;
 use crate::trace::cell::Cell;
+use crate::trace::eval::forget;
 use crate::trace::guard::{Guards, watch};
 use crate::trace::record::Source;
 use crate::trace::{Value, is_eager};
@@ -156,12 +157,7 @@ impl<B> Table<B> {
     }
 
     /// Puts a new program in, and takes out those that are too many.
-    pub(super) fn insert(
-        &self,
-        key: u64,
-        entry: &Arc<Entry<B>>,
-        limit: usize,
-    ) -> Vec<Arc<Entry<B>>> {
+    pub(super) fn insert(&self, key: u64, entry: &Arc<Entry<B>>, limit: usize) {
         self.traced.fetch_add(1, Ordering::Relaxed);
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         entries.evicted.remove(&key);
@@ -169,13 +165,11 @@ impl<B> Table<B> {
         list.retain(|entry| entry.is_usable());
         list.push(Arc::clone(entry));
         entry.touch(&self.clock);
-        let mut out = Vec::new();
         while entries.len() > limit.max(1) {
             let Some(oldest) = entries.take_oldest() else { break };
-            out.push(oldest);
+            forget(&*oldest.call);
+            self.evictions.fetch_add(1, Ordering::Relaxed);
         }
-        self.evictions.fetch_add(out.len(), Ordering::Relaxed);
-        out
     }
 
     pub(super) fn remember(&self, recompile: Recompile) {
@@ -186,6 +180,13 @@ impl<B> Table<B> {
             history.pop_front();
         }
         history.push_back(recompile);
+    }
+}
+
+impl<B> Drop for Table<B> {
+    fn drop(&mut self) {
+        let entries = self.entries.get_mut().unwrap_or_else(PoisonError::into_inner);
+        entries.by_key.values().flatten().for_each(|entry| forget(&*entry.call));
     }
 }
 

@@ -11,8 +11,12 @@
 //! | `options`, `signature` | what a program is found by |
 //! | `entry` | the bounded table of programs |
 //! | `explain` | [`Recompile`], [`Difference`]: why there was no program |
+//! | `ahead` | `warm_up`, [`eval_shape`]: before the first call |
+//! | `bucket` | [`Bucketing`]: sizes padded up to few |
 //! | `lowered` | [`Lowered`]: a program that is not yet compiled |
 
+mod ahead;
+mod bucket;
 mod entry;
 mod explain;
 mod function;
@@ -20,6 +24,8 @@ mod lowered;
 mod options;
 mod signature;
 
+pub use ahead::eval_shape;
+pub use bucket::{BucketUse, Bucketed, Bucketing, Buckets, Mask, Padded};
 pub use explain::{Difference, Recompile};
 pub use function::{ByRef, ByValue, Function, IntoTree};
 pub use lowered::Lowered;
@@ -231,14 +237,16 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
     #[track_caller]
     pub fn lower(&self, args: impl IntoTree<A>) -> Result<Lowered> {
         let location = Location::caller();
-        args.with_tree(|args| {
-            let mut request = self.request(args)?;
-            let entry = self.entry(args, &request, location)?;
-            for (source, _) in &entry.hidden {
-                request.operands.push(source_value(source)?);
-            }
-            Ok(Lowered { call: Arc::clone(&entry.call), operands: request.operands })
-        })
+        args.with_tree(|args| self.lower_at(args, location))
+    }
+
+    fn lower_at(&self, args: &A, location: &'static Location<'static>) -> Result<Lowered> {
+        let mut request = self.request(args)?;
+        let entry = self.entry(args, &request, location)?;
+        for (source, _) in &entry.hidden {
+            request.operands.push(source_value(source)?);
+        }
+        Ok(Lowered { call: Arc::clone(&entry.call), operands: request.operands })
     }
 
     /// Why a call with this argument would trace the function; none if there is a program for it.
