@@ -30,6 +30,9 @@ pub struct Scan {
     pub length: usize,
     /// Whether the last row comes first.
     pub reverse: bool,
+    /// How many steps one pass of the loop in the program does; never above `length`, and all of
+    /// them make a program without a loop.
+    pub unroll: usize,
     /// How many operands are constants.
     pub num_consts: usize,
     /// How many operands are carried.
@@ -310,14 +313,22 @@ impl Primitive for Scan {
             state.push(cx.constant(Scalar::zero(aval.dtype()), aval));
         }
         let avals: Avals = state.iter().map(|v| v.aval().clone()).collect();
-        let cond = cx.region(&avals, |cx, xs| {
-            let length = cx.constant(Scalar::new(self.length as i32), &int);
-            let attrs = "comparison_direction = #stablehlo<comparison_direction LT>";
-            let out = Aval::scalar(DType::Bool);
-            Ok(vec![cx.op1("stablehlo.compare", &[&xs[0], &length], attrs, &out)])
-        })?;
-        let body = cx.region(&avals, |cx, xs| self.step(cx, xs))?;
-        let all = cx.op_with_regions("stablehlo.while", &state, "", &[cond, body], &avals);
+        let looped =
+            if self.unroll < self.length { self.length - self.length % self.unroll } else { 0 };
+        if looped > 0 {
+            let cond = cx.region(&avals, |cx, xs| {
+                let end = cx.constant(Scalar::new(looped as i32), &int);
+                let attrs = "comparison_direction = #stablehlo<comparison_direction LT>";
+                let out = Aval::scalar(DType::Bool);
+                Ok(vec![cx.op1("stablehlo.compare", &[&xs[0], &end], attrs, &out)])
+            })?;
+            let body = cx.region(&avals, |cx, xs| {
+                (1..self.unroll).try_fold(self.step(cx, xs)?, |xs, _| self.step(cx, &xs))
+            })?;
+            state = cx.op_with_regions("stablehlo.while", &state, "", &[cond, body], &avals);
+        }
+        // What does not fill a pass of the loop.
+        let all = (looped..self.length).try_fold(state, |xs, _| self.step(cx, &xs))?;
         let first = 1 + self.num_consts;
         let carry = all[first..first + self.num_carry].iter();
         Ok(carry.chain(&all[1 + operands.len()..]).cloned().collect())
@@ -441,26 +452,54 @@ impl Primitive for Scan {
 
     fn params(&self) -> String {
         let (c, k, n) = (self.num_consts, self.num_carry, self.length);
+        let unroll =
+            if self.unroll > 1 { format!(", unroll={}", self.unroll) } else { String::new() };
         format!(
-            "length={n}, reverse={}, num_consts={c}, num_carry={k}, body={}",
+            "length={n}, reverse={}{unroll}, num_consts={c}, num_carry={k}, body={}",
             self.reverse, self.body
         )
     }
 }
 
-/// The last carry and the stacks of rows of the loop of `length` steps whose one step is `body`,
-/// from the last row to the first if `reverse` holds. Source: `lax.scan` of JAX.
+/// How many steps a [`scan`] has, and how they are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Steps {
+    /// Their number.
+    pub length: usize,
+    /// Whether the last row comes first.
+    pub reverse: bool,
+    /// How many of them are written one after the other in the program's loop; 0 counts as 1, and
+    /// all of them or more give a program without a loop.
+    pub unroll: usize,
+}
+
+impl From<(usize, bool)> for Steps {
+    fn from((length, reverse): (usize, bool)) -> Steps {
+        Steps { length, reverse, unroll: 1 }
+    }
+}
+
+/// The last carry and the stacks of rows of the loop whose one step is `body`. `steps` is also a
+/// pair of length and reverse. Source: `lax.scan` of JAX.
 ///
 /// # Errors
 /// If the body's types do not fit the operands.
 pub fn scan(
     body: &Arc<Graph>,
-    (length, reverse): (usize, bool),
+    steps: impl Into<Steps>,
     consts: &[Value],
     carry: &[Value],
     rows: &[Value],
 ) -> Result<Values> {
     let operands: Values = consts.iter().chain(carry).chain(rows).cloned().collect();
-    let (num_consts, num_carry) = (consts.len(), carry.len());
-    bind(&Scan { body: Arc::clone(body), length, reverse, num_consts, num_carry }, &operands)
+    let Steps { length, reverse, unroll } = steps.into();
+    let scan = Scan {
+        body: Arc::clone(body),
+        length,
+        reverse,
+        unroll: unroll.clamp(1, length.max(1)),
+        num_consts: consts.len(),
+        num_carry: carry.len(),
+    };
+    bind(&scan, &operands)
 }

@@ -10,6 +10,7 @@ use crate::aval::Aval;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops;
+use crate::ops::Steps;
 use crate::ops::region::intern;
 use crate::shape::Shape;
 use crate::trace::cell::Tensor;
@@ -95,7 +96,7 @@ impl<B: Tree> Region<B> {
 }
 
 /// Checks that a body gives what it was given.
-fn check_carry<C: Tree>(op: &'static str, carry: &C, next: &C) -> Result<()> {
+pub(super) fn check_carry<C: Tree>(op: &'static str, carry: &C, next: &C) -> Result<()> {
     if structure(carry) != structure(next) {
         let text = "the body gives a carry of another structure than it takes";
         return Err(Error::new(ErrorKind::Tree, op, text));
@@ -351,6 +352,15 @@ pub struct ScanOptions {
     pub reverse: bool,
     /// The number of steps; needed only if no tensor is scanned over.
     pub length: Option<usize>,
+    /// How many steps are written one after the other in the program's loop, to trade compile time
+    /// and size for speed; 0 counts as 1, and [`ScanOptions::UNROLL_ALL`], or as many as there are
+    /// steps, gives a program without a loop. Results and derivatives are the same.
+    pub unroll: usize,
+}
+
+impl ScanOptions {
+    /// As [`ScanOptions::unroll`]: no loop is left.
+    pub const UNROLL_ALL: usize = usize::MAX;
 }
 
 /// The last carry, and the stack of what each step gives: `body` is applied to the carry and one
@@ -384,7 +394,7 @@ pub fn scan<C: Tree, X: Tree, Y: Tree>(
     options: ScanOptions,
 ) -> Result<(C, Y)> {
     let (carry, rows) = (values_of(init)?, values_of(xs)?);
-    let length = length_of(xs, &rows, options.length)?;
+    let length = length_of("scan", xs, &rows, options.length)?;
     let mut ins = bare(&carry);
     ins.extend(bare(&rows).iter().map(|aval| aval.with_shape(aval.shape().remove(0))));
     let region = Region::record("scan", &ins, |values| {
@@ -393,18 +403,23 @@ pub fn scan<C: Tree, X: Tree, Y: Tree>(
         body(&rebuild(init, tensors(c.iter().cloned()))?, &x)
     })?;
     check_carry("scan", init, &region.out.0)?;
-    let how = (length, options.reverse);
+    let how = Steps { length, reverse: options.reverse, unroll: options.unroll };
     let mut outs = ops::scan(&region.captured_first(), how, &region.captured, &carry, &rows)?;
     let stacks: Values = outs.drain(carry.len()..).collect();
     Ok((rebuild(init, tensors(outs))?, rebuild(&region.out.1, tensors(stacks))?))
 }
 
-fn length_of(xs: &impl Leaves, rows: &[Value], given: Option<usize>) -> Result<usize> {
+pub(super) fn length_of(
+    op: &'static str,
+    xs: &impl Leaves,
+    rows: &[Value],
+    given: Option<usize>,
+) -> Result<usize> {
     let mut length = given;
     for (i, value) in rows.iter().enumerate() {
         let fail = |why: String| {
             let text = format!("{} {} {why}", leaf_name(xs, i), value.aval());
-            Err(Error::new(ErrorKind::Shape, "scan", text))
+            Err(Error::new(ErrorKind::Shape, op, text))
         };
         match (value.shape().first().copied(), length) {
             (None, _) => return fail("has no axis 0 to go along".into()),
@@ -415,7 +430,7 @@ fn length_of(xs: &impl Leaves, rows: &[Value], given: Option<usize>) -> Result<u
         }
     }
     length.ok_or_else(|| {
-        Error::new(ErrorKind::Value, "scan", "there is no tensor that gives the number of steps")
+        Error::new(ErrorKind::Value, op, "there is no tensor that gives the number of steps")
             .help("give it as `ScanOptions::length`")
     })
 }

@@ -15,11 +15,14 @@
 //! | [`collective`] | `psum`, `all_gather`, … over the examples of a named `vmap` |
 //! | [`control`] | `cond`, `switch`, `while_loop`, `fori_loop`, `scan`, `map` |
 //! | [`check`] | `check_grads`: derivatives against differences |
+//! | [`layers`] | `scan_layers`: equal layers as one loop |
+//! | [`associative`] | `associative_scan` |
 //! | [`mod@catch`] | panics of the std operators as typed errors |
 //!
 //! The interpreters behind them stand in [`trace`](crate::trace).
 
 pub mod argnums;
+pub mod associative;
 pub mod axes;
 pub mod catch;
 pub mod check;
@@ -30,12 +33,14 @@ pub mod grad;
 pub mod jacobian;
 pub mod jit;
 pub mod jvp;
+pub mod layers;
 pub mod linearize;
 pub mod nest;
 pub mod tree;
 pub mod vmap;
 
 pub use argnums::{Arg, Select, argnums, grad_argnums, value_and_grad_argnums};
+pub use associative::associative_scan;
 pub use axes::{Axes, IntoAxes};
 pub use catch::catch;
 pub use check::{CheckOptions, check_grads};
@@ -52,6 +57,7 @@ pub use grad::{
 pub use jacobian::{hessian, hessian_aux, jacfwd, jacfwd_aux, jacrev, jacrev_aux};
 pub use jit::{Jit, eval_shape, jit};
 pub use jvp::{hvp, jvp, jvp_aux};
+pub use layers::{scan_layers, scan_stacked, stack_layers, unstack_layers};
 pub use linearize::{linearize, linearize_aux, vjp, vjp_aux};
 pub use nest::Nest;
 pub use tree::{Leaves, Static, Tree};

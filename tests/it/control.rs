@@ -99,12 +99,12 @@ fn reversed_scans_and_maps() {
         let c = c.mul(&t(&[2.], &[]))?.add(x)?;
         Ok((c.clone(), c))
     };
-    let options = ScanOptions { reverse: true, length: None };
+    let options = ScanOptions { reverse: true, ..ScanOptions::default() };
     let (last, all) = scan(step, &t(&[0.], &[]), &xs, options).unwrap();
     close(&last, &t(&[17.], &[]), 1e-15);
     close(&all, &t(&[17., 8., 3.], &[3]), 1e-15);
     close(&map(|x: &Tensor| x.mul(x), &xs).unwrap(), &t(&[1., 4., 9.], &[3]), 1e-15);
-    let options = ScanOptions { reverse: false, length: Some(4) };
+    let options = ScanOptions { length: Some(4), ..ScanOptions::default() };
     let doubled = scan(|c: &Tensor, (): &()| Ok((c.add(c)?, ())), &xs, &(), options).unwrap().0;
     close(&doubled, &t(&[16., 32., 48.], &[3]), 1e-15);
 }

@@ -13,6 +13,7 @@ mod derive;
 mod errors;
 mod jit;
 mod laws;
+mod layers;
 mod linalg;
 mod mesh;
 mod nn;

@@ -2,6 +2,7 @@
 
 use super::{Case, arg, vals};
 use oxbridge::DType::*;
+use oxbridge::ops::Steps;
 use oxbridge::ops::region::graph_of;
 use oxbridge::trace::Values;
 use oxbridge::trace::graph::Graph;
@@ -38,7 +39,7 @@ fn halve(v: &[Value]) -> Result<Vec<Value>> {
 }
 
 /// `h = sin(w h + x)`, counted, with rows `h x` out.
-fn recurrent(v: &[Value], reverse: bool) -> Result<Vec<Value>> {
+fn recurrent(v: &[Value], reverse: bool, unroll: usize) -> Result<Vec<Value>> {
     let row = v[2].aval().with_shape(v[2].shape().remove(0));
     let count = Value::scalar(Scalar::new(0i32));
     let ins = [&avals(&v[..2])[..], &[Aval::scalar(I32), row]].concat();
@@ -49,7 +50,7 @@ fn recurrent(v: &[Value], reverse: bool) -> Result<Vec<Value>> {
         Ok(vec![h, ops::add(&x[2], &one)?, y, x[2].clone()])
     })?;
     let (consts, carry) = (&v[..1], [v[1].clone(), count]);
-    let how = (v[2].shape()[0], reverse);
+    let how = Steps { length: v[2].shape()[0], reverse, unroll };
     Ok(ops::scan(&body, how, consts, &carry, &v[2..])?.to_vec())
 }
 
@@ -70,7 +71,12 @@ pub fn rows(rows: &mut Vec<Case>) {
     for (length, reverse) in [(4, false), (3, true), (1, false), (0, false)] {
         let shape = Shape::new(&[length, 2]);
         let operands = [arg(F32, [2]), arg(F32, [2]), arg(F32, shape)];
-        let row = Case::many("scan", operands, move |v| recurrent(v, reverse));
+        let row = Case::many("scan", operands, move |v| recurrent(v, reverse, 1));
         rows.push(if reverse { row.tag("reverse") } else { row });
+    }
+    for (length, reverse, unroll) in [(5, false, 2), (4, true, 2), (3, true, 3), (0, false, 4)] {
+        let operands = [arg(F32, [2]), arg(F32, [2]), arg(F32, [length, 2])];
+        let row = Case::many("scan", operands, move |v| recurrent(v, reverse, unroll));
+        rows.push(row.tag(format!("reverse {reverse}, unroll {unroll}")));
     }
 }
