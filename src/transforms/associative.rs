@@ -92,13 +92,12 @@ fn part(x: &Value, axis: usize, start: usize, limit: usize, step: usize) -> Resu
     ops::slice(x, &starts, &limits, &steps)
 }
 
+/// The operation, over the tensors of two trees.
+type Combine<'f> = &'f dyn Fn(&[Value], &[Value]) -> Result<Values>;
+
 /// Pairs are combined, their running results are those at the odd places, and each even place
 /// combines the odd one before it with its own element.
-fn running(
-    apply: &dyn Fn(&[Value], &[Value]) -> Result<Values>,
-    xs: Values,
-    axes: &[usize],
-) -> Result<Values> {
+fn running(apply: Combine<'_>, xs: Values, axes: &[usize]) -> Result<Values> {
     let n = match (xs.first(), axes.first()) {
         (Some(x), Some(&axis)) => x.shape()[axis],
         _ => 0,

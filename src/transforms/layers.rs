@@ -149,13 +149,15 @@ struct Parts {
 #[derive(PartialEq)]
 enum Part {
     Tensor(Aval),
-    Fixed(String),
+    /// A length, a variant, whether something is there.
+    Structure(String),
+    /// A static field.
+    Stated(String),
 }
 
 impl<'t> Visitor<'t> for Parts {
     fn leaf(&mut self, tensor: &'t Tensor) {
-        let part = Part::Tensor(tensor.aval().unsharded());
-        self.all.push((self.at.text().to_owned(), part));
+        self.push(Part::Tensor(tensor.aval().unsharded()));
     }
     fn enter(&mut self, key: Key<'_>) {
         self.at.enter(key);
@@ -164,18 +166,19 @@ impl<'t> Visitor<'t> for Parts {
         self.at.exit();
     }
     fn fixed(&mut self, part: &dyn Fixed) {
-        // A guarded value is watched from now on, in every layer.
-        part.hash_into(&mut FxHasher::default());
-        self.all.push((self.at.text().to_owned(), Part::Fixed(part.text())));
+        self.push(Part::Structure(part.text()));
     }
     fn stated(&mut self, key: Option<Key<'_>>, part: &dyn Fixed) {
+        // A guarded value is watched from now on, in every layer.
+        part.hash_into(&mut FxHasher::default());
+        let stated = Part::Stated(part.text());
         match key {
             Some(key) => {
                 self.enter(key);
-                self.fixed(part);
+                self.push(stated);
                 self.exit();
             }
-            None => self.fixed(part),
+            None => self.push(stated),
         }
     }
     fn buffer(&mut self, _: &'t Tensor) {
@@ -184,6 +187,10 @@ impl<'t> Visitor<'t> for Parts {
 }
 
 impl Parts {
+    fn push(&mut self, part: Part) {
+        self.all.push((self.at.text().to_owned(), part));
+    }
+
     fn of(layer: &impl Leaves) -> Parts {
         let mut parts = Parts::default();
         layer.visit(&mut parts);
@@ -216,8 +223,11 @@ fn differs((path, mine): &(String, Part), (other, theirs): &(String, Part), i: u
             let kind = if a.dtype() == b.dtype() { ErrorKind::Shape } else { ErrorKind::DType };
             (kind, format!("layers 0 and {i} differ{at}: {a} and {b}"))
         }
-        (Part::Fixed(a), Part::Fixed(b)) => {
+        (Part::Stated(a), Part::Stated(b)) => {
             (ErrorKind::Tree, format!("layers 0 and {i} differ{at}: {a} and {b}"))
+        }
+        (Part::Structure(a), Part::Structure(b)) => {
+            (ErrorKind::Tree, format!("layers 0 and {i} differ in structure{at}: {a} and {b}"))
         }
         _ => (ErrorKind::Tree, format!("only one of layers 0 and {i} has a tensor{at}")),
     };

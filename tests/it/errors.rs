@@ -73,6 +73,15 @@ const SHAPES: &[Row] = &[
     ("ops cholesky: not square", || err(oxbridge::ops::cholesky(&t([2, 3]).value()?))),
     ("ops lu: vector", || err(oxbridge::ops::lu(&t([3]).value()?))),
     ("ops solve: rank", || err(oxbridge::ops::solve(&t([3, 3]).value()?, &t([3]).value()?))),
+    ("scan_layers: shapes", || {
+        err(scan_layers(&[t([2]), t([3])], &t([2]), |w: &Tensor, x: &Tensor| x.mul(w)))
+    }),
+    ("scan_layers: structure", || err(stack_layers(&[Some(t([2])), None]))),
+    ("scan_layers: carry", || err(scan_layers(&[t([2])], &t([2]), |_, x: &Tensor| x.sum()))),
+    ("stack_layers: none", || err(stack_layers::<Tensor>(&[]))),
+    ("associative_scan: sizes", || {
+        err(associative_scan(|a: &(Tensor, Tensor), _| Ok(a.clone()), &(t([2]), t([3])), false, 0))
+    }),
     ("ops solve: sizes", || err(oxbridge::ops::solve(&t([3, 3]).value()?, &t([2, 1]).value()?))),
 ];
 

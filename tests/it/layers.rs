@@ -14,6 +14,11 @@ fn wave(seed: f64, shape: &[usize]) -> Tensor {
     t(&data, shape)
 }
 
+/// The tensor on the host device, where many small shapes cost no compilation.
+fn hosted(x: &Tensor) -> Tensor {
+    x.to_device(&Client::host(1).device(0).unwrap()).unwrap()
+}
+
 fn close(got: &Tensor, want: &Tensor, tol: f64) {
     assert_eq!(got.aval().shape(), want.aval().shape(), "shape");
     let (got, want) = (got.to_vec::<f64>().unwrap(), want.to_vec::<f64>().unwrap());
@@ -58,7 +63,7 @@ fn unrolled((blocks, x): &Model) -> Result<Tensor> {
 }
 
 fn same(a: &Model, b: &Model, tol: f64) {
-    assert_eq!(a.0.len(), b.0.len());
+    assert_eq!(a.0.len(), b.0.len(), "layers");
     close(&a.1, &b.1, tol);
     for (a, b) in a.0.iter().zip(&b.0) {
         close(&a.weight, &b.weight, tol);
@@ -193,7 +198,8 @@ fn recurrent(w: &Tensor, xs: &Tensor, unroll: usize, reverse: bool) -> Result<Te
 
 #[test]
 fn unrolled_loops_give_the_same() {
-    let (w, xs) = (wave(0.4, &[3, 3]), wave(1.1, &[7, 3]));
+    let (there, xs) = (wave(0.4, &[3, 3]), wave(1.1, &[7, 3]));
+    let w = hosted(&there);
     let second = |w: &Tensor, unroll, reverse| {
         let slope = |w: &Tensor| grad(|w: &Tensor| recurrent(w, &xs, unroll, reverse))(w);
         grad(move |w: &Tensor| slope(w)?.square()?.sum())(w)
@@ -205,9 +211,9 @@ fn unrolled_loops_give_the_same() {
         for unroll in [2, 3, 7, ScanOptions::UNROLL_ALL] {
             close(&recurrent(&w, &xs, unroll, reverse).unwrap(), &want, 1e-13);
             let step = jit(grad(|w: &Tensor| recurrent(w, &xs, unroll, reverse)));
-            close(&step.call(&w).unwrap(), &slope, 1e-12);
+            close(&step.call(&there).unwrap(), &slope, 1e-12);
             close(&second(&w, unroll, reverse).unwrap(), &curve, 1e-11);
-            let loops = step.lower(&w).unwrap().stablehlo().matches("stablehlo.while").count();
+            let loops = step.lower(&there).unwrap().stablehlo().matches("stablehlo.while").count();
             assert_eq!(loops, if unroll < 7 { 2 } else { 0 }, "unroll {unroll}");
         }
         let both = Tensor::stack(&[w.clone(), w.neg().unwrap()], 0).unwrap();
@@ -222,11 +228,12 @@ fn associative_scans_of_every_length() {
     // Composition of the maps `x -> a x + b`, which does not commute.
     let compose = |(a, b): &Pair, (c, d): &Pair| Ok((a.mul(c)?, b.mul(c)?.add(d)?));
     for n in 0..=9 {
-        let xs = (wave(0.7, &[2, n]).add(1.0).unwrap(), wave(2.0, &[2, n]));
+        let there = (wave(0.7, &[2, n]).add(1.0).unwrap(), wave(2.0, &[2, n]));
+        let xs = (hosted(&there.0), hosted(&there.1));
         for reverse in [false, true] {
             let by_steps = |xs: &Pair| {
                 let turned = (xs.0.t()?.copy()?, xs.1.t()?.copy()?);
-                let init = (Tensor::ones([2], DType::F64)?, Tensor::zeros([2], DType::F64)?);
+                let init = (hosted(&t(&[1.0, 1.0], &[2])), hosted(&t(&[0.0, 0.0], &[2])));
                 let step = |c: &Pair, x: &Pair| {
                     let c = compose(c, x)?;
                     Ok((c.clone(), c))
@@ -246,11 +253,10 @@ fn associative_scans_of_every_length() {
             let slope = grad(|xs: &Pair| score(by_steps(xs)?))(&xs).unwrap();
             let got = grad(|xs: &Pair| score(at_once(xs)?))(&xs).unwrap();
             close(&got.0, &slope.0, 1e-11);
-            close(
-                &jit(grad(|xs: &Pair| score(at_once(xs)?))).call(&xs).unwrap().1,
-                &slope.1,
-                1e-11,
-            );
+            if n == 3 {
+                let step = jit(grad(|xs: &Pair| score(at_once(xs)?)));
+                close(&step.call(&there).unwrap().1, &slope.1, 1e-11);
+            }
             // The dimension that is not scanned, mapped: the last one is the scanned one still.
             let rows = vmap(at_once)(&xs).unwrap();
             close(&rows.1, &want.1, 1e-12);
