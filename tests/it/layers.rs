@@ -3,6 +3,7 @@
 use oxbridge::nn::{BatchNorm2d, Dropout};
 use oxbridge::prelude::*;
 use oxbridge::transforms::map;
+use std::sync::OnceLock;
 
 fn t(data: &[f64], shape: &[usize]) -> Tensor {
     Tensor::from_slice(data, shape).unwrap()
@@ -16,7 +17,8 @@ fn wave(seed: f64, shape: &[usize]) -> Tensor {
 
 /// The tensor on the host device, where many small shapes cost no compilation.
 fn hosted(x: &Tensor) -> Tensor {
-    x.to_device(&Client::host(1).device(0).unwrap()).unwrap()
+    static HOST: OnceLock<Device> = OnceLock::new();
+    x.to_device(HOST.get_or_init(|| Client::host(1).device(0).unwrap())).unwrap()
 }
 
 fn close(got: &Tensor, want: &Tensor, tol: f64) {
