@@ -380,3 +380,21 @@ fn derivatives_follow_a_mesh() {
     close(hvp(f, &split, &split).unwrap(), hvp(f, &plain, &plain).unwrap());
     close(linearize(g, &split).unwrap().1(&split).unwrap(), jvp(g, &plain, &plain).unwrap().1);
 }
+
+#[test]
+fn transforms_of_tensors_that_require_grad() {
+    let x = x();
+    x.requires_grad_(true).unwrap();
+    let h = hessian(f)(&x).unwrap();
+    close(&h, &diagonal(&POINTS.map(curvature)));
+    // The matrix depends on `x` as any other result does.
+    h.sum().unwrap().backward().unwrap();
+    close(&x.grad().unwrap(), &POINTS.map(third));
+    x.zero_grad().unwrap();
+    let (_, along) = linearize(f, &x).unwrap();
+    along(&t(&[1.0; 3], [3])).unwrap().backward().unwrap();
+    close(&x.grad().unwrap(), &POINTS.map(curvature));
+    assert!(!stop_gradient(&x).unwrap().requires_grad());
+    let (_, aux) = grad_aux(|x: &Tensor| Ok((f(x)?, x.exp()?)))(&x).unwrap();
+    assert!(aux.requires_grad());
+}
