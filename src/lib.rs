@@ -47,11 +47,11 @@ pub use trace::forbid::forbid_compile;
 pub use trace::guard::Guarded;
 pub use transforms::check::check_grads;
 pub use transforms::{
-    Arg, ScanOptions, VmapOptions, all_gather, all_to_all, argnums, associative_scan, axis_index,
-    axis_size, catch, cond, custom_jvp, custom_vjp, fori_loop, grad, hessian, hvp, jacfwd, jacrev,
-    jit, jvp, linearize, pmax, pmean, pmin, ppermute, psum, psum_scatter, scan, scan_layers,
-    scan_stacked, stack_layers, stop_gradient, switch, unstack_layers, value_and_grad, vjp, vmap,
-    vmap_with, while_loop,
+    Arg, Policy, ScanOptions, VmapOptions, all_gather, all_to_all, argnums, associative_scan,
+    axis_index, axis_size, catch, checkpoint, checkpoint_name, checkpoint_with, cond, custom_jvp,
+    custom_vjp, fori_loop, grad, hessian, hvp, jacfwd, jacrev, jit, jvp, linearize, pmax, pmean,
+    pmin, ppermute, psum, psum_scatter, scan, scan_layers, scan_stacked, stack_layers,
+    stop_gradient, switch, unstack_layers, value_and_grad, vjp, vmap, vmap_with, while_loop,
 };
 
 /// What most programs use: `use oxbridge::prelude::*;`.
@@ -61,12 +61,13 @@ pub mod prelude {
     pub use crate::tensor::autograd::{enable_grad, no_grad};
     pub use crate::trace::forbid::forbid_compile;
     pub use crate::transforms::{
-        Arg, Jit, ScanOptions, Static, Tree, VmapOptions, all_gather, all_to_all, argnums,
-        associative_scan, axis_index, axis_size, catch, cond, custom_jvp, custom_vjp, fori_loop,
-        grad, grad_argnums, grad_aux, hessian, hvp, jacfwd, jacrev, jit, jvp, linearize, pmax,
-        pmean, pmin, ppermute, psum, psum_scatter, scan, scan_layers, scan_stacked, stack_layers,
-        stop_gradient, switch, unstack_layers, value_and_grad, value_and_grad_argnums,
-        value_and_grad_aux, vjp, vmap, vmap_with, while_loop,
+        Arg, Jit, Policy, ScanOptions, Static, Tree, VmapOptions, all_gather, all_to_all, argnums,
+        associative_scan, axis_index, axis_size, catch, checkpoint, checkpoint_name,
+        checkpoint_with, cond, custom_jvp, custom_vjp, fori_loop, grad, grad_argnums, grad_aux,
+        hessian, hvp, jacfwd, jacrev, jit, jvp, linearize, pmax, pmean, pmin, ppermute, psum,
+        psum_scatter, scan, scan_layers, scan_stacked, stack_layers, stop_gradient, switch,
+        unstack_layers, value_and_grad, value_and_grad_argnums, value_and_grad_aux, vjp, vmap,
+        vmap_with, while_loop,
     };
     pub use crate::{
         Client, ClientOptions, DType, Device, Error, ErrorKind, Guarded, Result, Scalar, Shape,

@@ -92,6 +92,15 @@ fn record(ins: &[Aval], f: impl FnOnce(&[Value]) -> Result<Values>) -> Result<Ar
     Ok(intern(recorded.graph))
 }
 
+/// Binds each equation, and those of graphs that it calls, so that what is known and what is linear
+/// in a tangent do not meet in one operation.
+pub(super) fn run_open(graph: &Graph, operands: &[Value]) -> Result<Values> {
+    graph.run_by(operands, &mut |prim, inputs| match prim.graph() {
+        Some(inner) => run_open(inner, inputs),
+        None => bind(prim, inputs),
+    })
+}
+
 /// Runs the graph under `jvp` with linear tangents, both parts being recorded.
 pub(super) fn split(graph: &Graph, active: &[bool]) -> Result<Split> {
     split_by(&graph.in_avals(), active, |primals, active| {

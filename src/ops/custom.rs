@@ -3,7 +3,7 @@
 //! The function and its rules are graphs. What they read besides the operands stands in front of the
 //! operands, as constants: those of the function first, then those of each rule.
 
-use super::call::{Call, Split, batch_key, batched, key, split_by};
+use super::call::{Call, Split, batch_key, batched, key, run_open, split_by};
 use super::create::or_zeros;
 use super::region::{batch_avals, chosen, front, graph_of, in_front, misfit};
 use super::{move_batch_axis, reduce_sum, zeros};
@@ -94,15 +94,6 @@ fn check_rule(op: &'static str, rule: &Graph, ins: &[Aval], outs: &[Aval]) -> Re
         return Err(misfit(op, "the rule gives", &rule.out_avals(), outs));
     }
     Ok(())
-}
-
-/// Binds each equation, and those of graphs that it calls, so that what is known and what is linear
-/// in a tangent do not meet in one operation.
-fn run_open(graph: &Graph, operands: &[Value]) -> Result<Values> {
-    graph.run_by(operands, &mut |prim, inputs| match prim.graph() {
-        Some(inner) => run_open(inner, inputs),
-        None => bind(prim, inputs),
-    })
 }
 
 impl CustomJvp {

@@ -29,10 +29,12 @@
 //! | [`mod@cond`], [`mod@while_loop`], [`mod@scan`] | control flow; [`region`] is what they share |
 //! | [`custom`] | functions whose derivative is given |
 //! | [`collective`] | `psum`, `all_gather`, … over the examples of a named `vmap` |
+//! | [`checkpoint`](mod@checkpoint) | calls whose values are worked out again, `checkpoint_name` |
 //! | [`call`] | a graph as one operation, and [`call::fused`] |
 
 pub mod binary;
 pub mod call;
+pub mod checkpoint;
 pub mod collective;
 pub mod compare;
 pub mod cond;

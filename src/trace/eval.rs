@@ -149,6 +149,8 @@ fn compile(
     let whole = mesh.map(NamedSharding::replicated);
     let shardings: Vec<Option<NamedSharding>> =
         ins.iter().map(|a| a.sharding().cloned().or_else(|| whole.clone())).collect();
+    let on = Device::by_id(device)?;
+    let client = on.client();
     let text = |out_shardings: &[Option<NamedSharding>]| {
         let entry = Entry {
             name: prim.entry_name(),
@@ -156,6 +158,7 @@ fn compile(
             out_shardings,
             donated: prim.donated(),
             partitions: mesh.map_or(1, Mesh::size),
+            platform: client.platform(),
         };
         lower::module(&graph, &entry)
     };
@@ -377,4 +380,12 @@ pub fn compile_only(prim: &dyn Primitive, operands: &[Value]) -> Result<Arc<Comp
     let arrays: Operands<'_> = brought.iter().collect();
     let device = place.device.ok_or_else(|| no_device(prim.name()))?;
     find(prim, &arrays, device, mesh.as_ref())
+}
+
+/// The platform that a program over these operands is compiled for; empty if it is not known.
+pub fn platform_of(operands: &[Value]) -> String {
+    let arrays = operands.iter().map(|v| v.array("lower")).collect::<Result<Operands<'_>>>();
+    let place = arrays.and_then(|arrays| place_of("lower", &arrays));
+    let device = place.ok().and_then(|place| Device::by_id(place.device?).ok());
+    device.map_or_else(String::new, |device| device.client().platform().into())
 }

@@ -16,6 +16,7 @@ pub struct Lowering {
     functions: Vec<(u64, String)>,
     texts: Vec<String>,
     mesh: Option<Mesh>,
+    platform: String,
 }
 
 /// How the module's entry is called.
@@ -31,11 +32,24 @@ pub struct Entry<'a> {
     pub donated: &'a [bool],
     /// The number of partitions; 0 counts as 1.
     pub partitions: usize,
+    /// The platform that the module is compiled for; empty if it is not known.
+    pub platform: &'a str,
 }
 
 impl Lowering {
-    fn new() -> Lowering {
-        Lowering { body: Body::new(2), functions: Vec::new(), texts: Vec::new(), mesh: None }
+    fn new(platform: &str) -> Lowering {
+        Lowering {
+            body: Body::new(2),
+            functions: Vec::new(),
+            texts: Vec::new(),
+            mesh: None,
+            platform: platform.into(),
+        }
+    }
+
+    /// The platform that the module is compiled for: `cpu`, `tpu`, …; empty if it is not known.
+    pub fn platform(&self) -> &str {
+        &self.platform
     }
 
     /// Writes one op; see [`Body::op`].
@@ -188,7 +202,7 @@ fn arguments(avals: &[Aval]) -> Vec<Val> {
 /// # Errors
 /// What a `lower` rule says.
 pub fn module(graph: &Graph, entry: &Entry<'_>) -> Result<String> {
-    let mut cx = Lowering::new();
+    let mut cx = Lowering::new(entry.platform);
     for sharding in entry.in_shardings.iter().chain(entry.out_shardings).flatten() {
         cx.use_mesh(sharding.mesh())?;
     }

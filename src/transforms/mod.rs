@@ -10,6 +10,7 @@
 //! | [`jacobian`] | `jacfwd`, `jacrev`, `hessian` |
 //! | [`nest`] | [`Nest`]: trees of trees, which Jacobians are |
 //! | [`mod@argnums`] | derivatives in some of the arguments |
+//! | [`mod@checkpoint`] | `checkpoint`: memory for work in reverse mode |
 //! | [`custom`] | `custom_jvp`, `custom_vjp` |
 //! | [`mod@vmap`], [`axes`] | `vmap`, `vmap_with`, and which axes they map |
 //! | [`collective`] | `psum`, `all_gather`, … over the examples of a named `vmap` |
@@ -26,6 +27,7 @@ pub mod associative;
 pub mod axes;
 pub mod catch;
 pub mod check;
+pub mod checkpoint;
 pub mod collective;
 pub mod control;
 pub mod custom;
@@ -44,6 +46,7 @@ pub use associative::associative_scan;
 pub use axes::{Axes, IntoAxes};
 pub use catch::catch;
 pub use check::{CheckOptions, check_grads};
+pub use checkpoint::{Policy, checkpoint, checkpoint_name, checkpoint_with};
 pub use collective::{
     AxisNames, all_gather, all_to_all, axis_index, axis_size, pmax, pmean, pmin, ppermute, psum,
     psum_scatter,

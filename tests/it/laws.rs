@@ -117,15 +117,22 @@ impl Program {
         Program { seed, steps: steps.collect() }
     }
 
-    fn run(&self, operands: &[Value]) -> Result<Value> {
+    /// The operands and all values that the steps make of them.
+    fn pool(steps: &[Step], operands: &[Value]) -> Result<Vec<Value>> {
         let mut pool = operands.to_vec();
-        for step in &self.steps {
+        for step in steps {
             pool.push(match *step {
                 Step::Unary(f, x) => UNARY[f].1(&pool[x])?,
                 Step::Binary(f, x, y) => BINARY[f].1(&pool[x], &pool[y])?,
             });
         }
-        pool.pop().ok_or_else(|| Error::new(ErrorKind::Value, "program", "is empty"))
+        Ok(pool)
+    }
+
+    fn run(&self, operands: &[Value]) -> Result<Value> {
+        Program::pool(&self.steps, operands)?
+            .pop()
+            .ok_or_else(|| Error::new(ErrorKind::Value, "program", "is empty"))
     }
 
     fn apply(&self, (x, y): &(Tensor, Tensor)) -> Result<Tensor> {
@@ -391,5 +398,65 @@ fn what_is_stopped_is_constant() {
         let none = [host(&grad(all)(&x)?)?];
         Ok(same(&got, &want, 1e-10)
             .and_then(|()| same(&none, &zeros, 0.0).map_err(|e| format!("all: {e}"))))
+    });
+}
+
+/// The gradient of a loss, its derivative along `ts`, and the same by reverse mode.
+fn two_orders(
+    loss: impl Fn(&(Tensor, Tensor)) -> Result<Tensor>,
+    xy: &(Tensor, Tensor),
+    ts: &(Tensor, Tensor),
+) -> Result<Vec<HostArray>> {
+    let gradient = grad(loss);
+    let (first, second) = jvp(&gradient, xy, ts)?;
+    let along = |xy: &(Tensor, Tensor)| {
+        let (a, b) = gradient(xy)?;
+        let dot = |g: &Tensor, t: &Tensor| ops::mul(&g.value()?, &t.value()?);
+        let sum = ops::add(&dot(&a, &ts.0)?, &dot(&b, &ts.1)?)?;
+        Ok(Tensor::from_value(ops::reduce_sum(&sum, &[0, 1])?))
+    };
+    let reverse = grad(along)(xy)?;
+    Ok([hosts(&first)?, hosts(&second)?, hosts(&reverse)?].concat())
+}
+
+/// The program with all of it checkpointed, and half of it once more.
+fn checkpointed(program: &Program, policy: &Policy, xy: &(Tensor, Tensor)) -> Result<Tensor> {
+    let tensors = |pool: Vec<Value>| pool.into_iter().map(Tensor::from_value).collect::<Vec<_>>();
+    let values = |pool: &[Tensor]| pool.iter().map(Tensor::value).collect::<Result<Vec<_>>>();
+    let (first, last) = program.steps.split_at(program.steps.len() / 2);
+    let half = checkpoint(|pool: &Vec<Tensor>| Ok(tensors(Program::pool(first, &values(pool)?)?)));
+    let whole = |(x, y): &(Tensor, Tensor)| {
+        let pool = half(&vec![x.clone(), y.clone()])?;
+        let pool = Program::pool(last, &values(&pool)?)?;
+        let out = ops::sin(&pool[pool.len() - 1])?;
+        Ok(Tensor::from_value(ops::reduce_sum(&out, &[0, 1])?))
+    };
+    checkpoint_with(whole, policy.clone())(xy)
+}
+
+#[test]
+fn checkpoint_changes_no_value_and_no_derivative() {
+    let policies = [Policy::Nothing, Policy::Everything, Policy::Dots];
+    law_of(48, "checkpoint", |program, [x, y]| {
+        let (xy, ts) = (pair(&x, &y)?, pair(&data(921, &[3, 4]), &data(922, &[3, 4]))?);
+        let policy = &policies[(program.seed % 3) as usize];
+        let plain = |xy: &(Tensor, Tensor)| program.loss(xy);
+        let light = |xy: &(Tensor, Tensor)| checkpointed(program, policy, xy);
+        let want = two_orders(plain, &xy, &ts)?;
+        let eager = same(&two_orders(light, &xy, &ts)?, &want, 1e-12);
+        let value = host(&jit(light).call(&xy)?)?;
+        let value = same(&[value], &[host(&plain(&xy)?)?], 1e-12);
+        let compiled = hosts(&jit(grad(light)).call(&xy)?)?;
+        let compiled = same(&compiled, &want[..2], 1e-12);
+        let seed = 7000 + program.seed;
+        let many = pair(&data(seed, &[3, 3, 4]), &data(seed + 7777, &[3, 3, 4]))?;
+        let batched = hosts(&vmap(grad(light))(&many)?)?;
+        let batched = same(&batched, &hosts(&vmap(grad(plain))(&many)?)?, 1e-10);
+        let name = |what: &'static str| move |e: String| format!("{what} by {policy}: {e}");
+        Ok(eager
+            .map_err(name("derivatives"))
+            .and_then(|()| value.map_err(name("jit")))
+            .and_then(|()| compiled.map_err(name("jit of grad")))
+            .and_then(|()| batched.map_err(name("vmap of grad"))))
     });
 }

@@ -23,6 +23,7 @@ mod pitfalls;
 mod pjrt;
 mod primitives;
 mod random;
+mod remat;
 mod structure;
 mod tensor;
 mod transform_goldens;

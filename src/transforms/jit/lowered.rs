@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::mesh::{Mesh, NamedSharding};
 use crate::ops::call::Call;
 use crate::trace::Values;
-use crate::trace::eval::{Compiled, compile_only};
+use crate::trace::eval::{Compiled, compile_only, platform_of};
 use crate::trace::graph::Graph;
 use crate::trace::lower;
 use crate::trace::primitive::Primitive;
@@ -34,12 +34,14 @@ impl Lowered {
             self.operands.iter().map(|v| v.aval().sharding().cloned()).collect();
         let mesh = in_shardings.iter().flatten().next().map(NamedSharding::mesh);
         let mesh = mesh.or_else(|| self.call.mesh());
+        let platform = platform_of(&self.operands);
         let entry = lower::Entry {
             name: &self.call.name,
             in_shardings: &in_shardings,
             out_shardings: &self.call.out_shardings,
             donated: &self.call.donated,
             partitions: mesh.map_or(1, Mesh::size),
+            platform: &platform,
         };
         lower::module(&self.call.graph, &entry).unwrap_or_else(|error| format!("// {error}\n"))
     }

@@ -1,7 +1,8 @@
-//! Rows of functions with derivatives of their own.
+//! Rows of functions with derivatives of their own, and of those whose values are worked out again.
 
 use super::{Case, arg};
 use oxbridge::DType::*;
+use oxbridge::ops::checkpoint::{Checkpoint, Policy, checkpoint_name};
 use oxbridge::ops::custom::{CustomJvp, CustomVjp};
 use oxbridge::ops::region::graph_of;
 use oxbridge::trace::{Values, bind};
@@ -69,6 +70,17 @@ fn custom_vjp(v: &[Value]) -> Result<Vec<Value>> {
     Ok(bind(&prim, v)?.to_vec())
 }
 
+/// Three layers of `sin(w x)`, of which the first two have names.
+fn checkpoint(v: &[Value], policy: Policy, barrier: bool) -> Result<Vec<Value>> {
+    let graph = graph_of(&avals(v), |x| {
+        let a = checkpoint_name(&ops::sin(&ops::mul(&x[0], &x[1])?)?, "a")?;
+        let b = ops::sin(&checkpoint_name(&ops::mul(&x[0], &a)?, "b")?)?;
+        let c = ops::sin(&ops::mul(&x[0], &b)?)?;
+        Ok(Values::from_vec(vec![c, twice(&x[2])?, b]))
+    })?;
+    Ok(bind(&Checkpoint { graph, policy, barrier }, v)?.to_vec())
+}
+
 pub fn rows(rows: &mut Vec<Case>) {
     let operands = || [arg(F32, [3]), arg(I32, [2]), arg(F32, [2, 3])];
     rows.push(Case::many("custom_jvp", operands(), custom_jvp));
@@ -81,4 +93,22 @@ pub fn rows(rows: &mut Vec<Case>) {
         Case::many("custom_vjp", operands(), custom_vjp)
             .no_grad("there is no forward derivative; `custom` tests the reverse one"),
     );
+    for policy in [
+        Policy::Nothing,
+        Policy::Everything,
+        Policy::names(["a"]),
+        Policy::all_but_names(["a"]),
+        Policy::names(["b"]).or(Policy::Dots),
+    ] {
+        let operands = [arg(F32, [3]), arg(F32, [3]), arg(I32, [2])];
+        let (barrier, tag) = (policy == Policy::Nothing, policy.to_string());
+        let call = move |v: &[Value]| checkpoint(v, policy.clone(), barrier);
+        rows.push(Case::many("checkpoint", operands, call).tag(tag));
+    }
+    for dtype in [F32, C64] {
+        // The sum makes a second operation, without which the engines would see no graph.
+        rows.push(Case::one("checkpoint_name", [arg(dtype, [2])], |v| {
+            twice(&checkpoint_name(&v[0], "x")?)
+        }));
+    }
 }
