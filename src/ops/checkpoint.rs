@@ -378,11 +378,11 @@ impl Primitive for Checkpoint {
         let inputs: Values = known.chain(cts.iter().flatten().cloned()).collect();
         let mut outs = bind(&self.with(Arc::clone(&made.0), true), &inputs)?.into_iter();
         let mut nonzero = made.1.iter();
-        let mut take = |is_linear: bool| {
+        let take = |is_linear: bool| {
             let there = is_linear && *nonzero.next().unwrap_or(&false);
             if there { outs.next() } else { None }
         };
-        Ok(linear.into_iter().map(|is_linear| take(is_linear)).collect())
+        Ok(linear.into_iter().map(take).collect())
     }
 
     fn batch(

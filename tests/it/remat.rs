@@ -20,6 +20,9 @@ fn close(got: &Tensor, want: &Tensor, tol: f64) {
     }
 }
 
+/// One layer as a function of its weights and its argument.
+type Layer<'f> = &'f dyn Fn(&(Tensor, Tensor)) -> Result<Tensor>;
+
 /// How many layers the chains have.
 const LAYERS: usize = 16;
 
@@ -39,10 +42,7 @@ fn layer((w, x): &(Tensor, Tensor)) -> Result<Tensor> {
 }
 
 /// Layers one after the other, each as `layer` has it.
-fn chain(
-    layer: &dyn Fn(&(Tensor, Tensor)) -> Result<Tensor>,
-    (ws, x): &(Tensor, Tensor),
-) -> Result<Tensor> {
+fn chain(layer: Layer<'_>, (ws, x): &(Tensor, Tensor)) -> Result<Tensor> {
     let mut x = x.clone();
     for i in 0..LAYERS {
         x = layer(&(ws.select(0, i as i64)?, x))?;
@@ -50,19 +50,14 @@ fn chain(
     x.square()?.sum()
 }
 
-fn looped(
-    layer: &dyn Fn(&(Tensor, Tensor)) -> Result<Tensor>,
-    (ws, x): &(Tensor, Tensor),
-) -> Result<Tensor> {
+fn looped(layer: Layer<'_>, (ws, x): &(Tensor, Tensor)) -> Result<Tensor> {
     let step = |x: &Tensor, w: &Tensor| Ok((layer(&(w.clone(), x.clone()))?, ()));
     scan(step, x, ws, ScanOptions::default())?.0.square()?.sum()
 }
 
 #[test]
 fn a_deep_chain_needs_less_memory() {
-    let need = |layer: &dyn Fn(&(Tensor, Tensor)) -> Result<Tensor>| {
-        temporary(grad(|args: &(Tensor, Tensor)| chain(layer, args)))
-    };
+    let need = |layer: Layer<'_>| temporary(grad(|args: &(Tensor, Tensor)| chain(layer, args)));
     let plain = need(&layer);
     let light = need(&checkpoint(layer));
     let dots = need(&checkpoint_with(layer, Policy::Dots));
@@ -75,9 +70,7 @@ fn a_deep_chain_needs_less_memory() {
 
 #[test]
 fn a_loop_over_layers_needs_less_memory() {
-    let need = |layer: &dyn Fn(&(Tensor, Tensor)) -> Result<Tensor>| {
-        temporary(grad(|args: &(Tensor, Tensor)| looped(layer, args)))
-    };
+    let need = |layer: Layer<'_>| temporary(grad(|args: &(Tensor, Tensor)| looped(layer, args)));
     let plain = need(&layer);
     let light = need(&checkpoint(layer));
     let dots = need(&checkpoint_with(layer, Policy::Dots));
@@ -177,7 +170,7 @@ fn bodies_of_loops_and_branches() {
         Policy::names(["inner"]),
     );
     let want = grad(|args: &(Tensor, Tensor)| chain(&layer, args))(&args).unwrap();
-    let second = |f: &dyn Fn(&(Tensor, Tensor)) -> Result<Tensor>| {
+    let second = |f: Layer<'_>| {
         let slope = |args: &(Tensor, Tensor)| {
             let g = grad(f)(args)?;
             g.0.square()?.sum()?.add(&g.1.sum()?)
@@ -185,7 +178,7 @@ fn bodies_of_loops_and_branches() {
         grad(slope)(&args).unwrap()
     };
     let want_second = second(&|args| chain(&layer, args));
-    let bodies: [&dyn Fn(&(Tensor, Tensor)) -> Result<Tensor>; 3] = [&layer, &light, &named];
+    let bodies: [Layer<'_>; 3] = [&layer, &light, &named];
     for body in bodies {
         let f = |args: &(Tensor, Tensor)| looped(body, args);
         for got in [grad(f)(&args).unwrap(), jit(grad(f)).call(&args).unwrap()] {
@@ -210,7 +203,7 @@ fn bodies_of_loops_and_branches() {
 #[test]
 fn a_loop_keeps_the_state_only() {
     let args = (wave(&[LAYERS, 4, 4]), wave(&[3, 4]));
-    let stacks = |body: &dyn Fn(&(Tensor, Tensor)) -> Result<Tensor>| {
+    let stacks = |body: Layer<'_>| {
         let graph = make_graph(grad(|args: &(Tensor, Tensor)| looped(body, args)))(&args).unwrap();
         let forward = graph.eqns().iter().find(|e| e.prim.name() == "scan").unwrap();
         let out = |v: &u32| graph.aval(*v).to_string();
