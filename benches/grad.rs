@@ -1,5 +1,5 @@
-//! Value and gradient of a small perceptron, `mlp3`: eager, where each operation runs at once, and
-//! under `jit`.
+//! Value and gradient of a small perceptron, `mlp3`: eager, where each operation runs at once, by
+//! `backward` in torch's manner, and under `jit`.
 //!
 //! Batch 32, widths 64, 128, 128, 10, GELU by `tanh`, mean cross entropy; all six arrays' gradients.
 
@@ -13,7 +13,7 @@ use oxbridge::nn::Linear;
 use oxbridge::prelude::*;
 use oxbridge::tensor::loss::CrossEntropy;
 use oxbridge::tensor::unary::Approximate;
-use oxbridge::transforms::tree::leaves;
+use oxbridge::transforms::tree::{leaves, tree_map};
 
 const BATCH: usize = 32;
 const WIDTHS: [usize; 4] = [64, 128, 128, 10];
@@ -63,6 +63,13 @@ fn main() -> BenchResult {
     drop(out?);
     println!("mlp3_value_and_grad_first: {first:.0} ms");
     time("mlp3_value_and_grad", || f(&mlp))?;
+    let leaf: Mlp = tree_map(&mlp, |p| p.copy()?.detach()?.requires_grad_(true))?;
+    time("mlp3_backward", || {
+        leaf.zero_grad()?;
+        let value = loss(&leaf, &x, &targets)?;
+        value.backward()?;
+        Ok((value, tree_map(&leaf, |p| Ok(p.grad().unwrap_or_else(|| p.clone())))?))
+    })?;
     let step = jit(|(mlp, x, targets): &(Mlp, Tensor, Tensor)| {
         value_and_grad(|mlp: &Mlp| loss(mlp, x, targets))(mlp)
     });

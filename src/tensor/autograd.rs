@@ -47,7 +47,7 @@ const RULES: Rules = Rules {
 ///
 /// **Source:** [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html).
 pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
-    let _mode = GradMode::set(false);
+    let _mode = set_grad_enabled(false);
     f()
 }
 
@@ -83,7 +83,7 @@ pub fn enable_grad<T>(f: impl FnOnce() -> T) -> T {
 ///
 /// **Source:** [torch.set_grad_enabled](https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad_mode.set_grad_enabled.html).
 pub fn set_grad_enabled(enabled: bool) -> GradMode {
-    GradMode::set(enabled)
+    if enabled { GradMode::set(true) } else { GradMode::constants(stop_gradient) }
 }
 
 /// Whether operations on this thread are recorded.

@@ -62,19 +62,9 @@ use std::panic::Location;
 #[track_caller]
 pub(crate) fn wrap(result: Result<Value>) -> Result<Tensor> {
     match result {
-        Ok(value) if stops_gradients() => {
-            let here = Location::caller();
-            let value = crate::ops::stop_gradient(&value).map_err(|error| error.at(here))?;
-            Ok(Tensor::from_value(value))
-        }
         Ok(value) => Ok(Tensor::from_value(value)),
         Err(error) => Err(error.at(Location::caller())),
     }
-}
-
-/// Whether results are constants for the transform that is under way: inside of `no_grad` in it.
-fn stops_gradients() -> bool {
-    !crate::trace::autograd::is_grad_enabled() && !crate::trace::is_eager()
 }
 
 /// The caller's place put into an error.

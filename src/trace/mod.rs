@@ -315,7 +315,7 @@ pub fn bind(prim: &dyn Primitive, operands: &[Value]) -> Result<Values> {
     match current() {
         None => eval::run(prim, operands),
         Some(trace) if autograd::concerns(operands, trace.id) => autograd::process(prim, operands),
-        Some(trace) => trace.interpreter.process(&trace, prim, operands),
+        Some(trace) => autograd::results(|| trace.interpreter.process(&trace, prim, operands)),
     }
 }
 

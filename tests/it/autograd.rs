@@ -285,6 +285,15 @@ fn recording_is_switched_off_and_on() {
         assert_eq!(g(&x), want);
     }
     assert_eq!(v(&no_grad(|| grad(f)(&t(&[1.0]))).unwrap()), want);
+    // So is the result of control flow, and of a compiled function.
+    let rows = Tensor::from_slice(&[1.0f64, 2.0], [2, 1]).unwrap();
+    let body = |c: &Tensor, row: &Tensor| Ok((c.mul(row)?, ()));
+    let last = |x: &Tensor| Ok(scan(body, x, &rows, ScanOptions::default())?.0);
+    let sine = jit(|x: &Tensor| x.sin());
+    let f = |x: &Tensor| x.mul(&no_grad(|| last(x)?.add(&sine.call(x)?))?)?.sum();
+    for f in [&f as &dyn Fn(&Tensor) -> Result<Tensor>, &|x| jit(f).call(x)] {
+        near("control flow", &grad(f)(&t(&[1.0])).unwrap(), &t(&[2.0 + 1f64.sin()]), 1e-12);
+    }
 }
 
 #[test]
@@ -478,6 +487,40 @@ fn training_in_torchs_manner_is_the_functional_one() {
     assert_eq!(sgd.step.item::<i64>().unwrap(), 20);
     // The gradients of the last step are outside too.
     same_tree("gradients", &gradients(&captured), &gradients(&eager), 1e-4);
+}
+
+/// Model and optimiser passed to the step, which writes them in place, with a compiled function
+/// inside of it.
+#[test]
+fn a_step_takes_model_and_optimiser() {
+    let (x, y) = batch();
+    let options = SgdOptions { lr: 0.3, momentum: 0.9, ..Default::default() };
+    let fresh = || Mlp::new(0.0).map(&mut |p: &Tensor| p.copy()).unwrap();
+    let (eager, passed) = (fresh(), fresh());
+    let (first, second) = (Sgd::new(&eager, options.clone()), Sgd::new(&passed, options));
+    let (first, second) = (first.unwrap(), second.unwrap());
+    let forward = jit(|(model, x, y): &(Mlp, Tensor, Tensor)| model.loss(x, y));
+    let step = |(model, sgd): &(Mlp, Sgd<Mlp>)| {
+        model.requires_grad_(true)?;
+        model.zero_grad()?;
+        let loss = forward.call((model, &x, &y))?;
+        loss.backward()?;
+        sgd.step_(model)?;
+        Ok(loss)
+    };
+    let compiled = jit(step);
+    passed.requires_grad_(true).unwrap();
+    for _ in 0..5 {
+        let want = step(&(eager.clone(), first.clone())).unwrap();
+        let loss = compiled.call((&passed, &second)).unwrap();
+        near("loss", &loss, &want, 1e-6);
+        assert!(!loss.requires_grad());
+    }
+    assert_eq!(compiled.compiled(), 1);
+    same_tree("parameters", &passed.parameters(), &eager.parameters(), 1e-6);
+    assert!(passed.parameters().iter().all(|p| p.is_leaf() && p.requires_grad()));
+    let momenta = |sgd: &Sgd<Mlp>| sgd.momentum_buffer.as_ref().unwrap().parameters();
+    same_tree("momenta", &momenta(&second), &momenta(&first), 1e-6);
 }
 
 #[test]
