@@ -125,10 +125,13 @@ impl Error {
         self
     }
 
-    /// The same error, named after the operation that the user called.
+    /// The same error, named after the operation that the user called. One that is about a
+    /// primitive's result ([`ErrorKind::NotFinite`]) keeps the primitive's name.
     #[must_use]
     pub fn in_op(mut self, op: impl Into<Cow<'static, str>>) -> Error {
-        self.0.op = op.into();
+        if self.0.kind != ErrorKind::NotFinite {
+            self.0.op = op.into();
+        }
         self
     }
 

@@ -43,6 +43,7 @@ pub use tensor::autograd;
 pub use tensor::autograd::{enable_grad, no_grad};
 pub use trace::Value;
 pub use trace::cell::Tensor;
+pub use trace::finite::{debug_infs, debug_nans};
 pub use trace::forbid::forbid_compile;
 pub use trace::guard::Guarded;
 pub use transforms::check::check_grads;

@@ -13,7 +13,7 @@ use crate::trace::batch::BatchAxis;
 use crate::trace::graph::{DerivedKey, Graph};
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
-use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
+use crate::trace::primitive::{BatchAxes, Operand, Primitive, RunGraph, Tangent, Tangents};
 use crate::trace::{Value, Values, bind};
 use smallvec::SmallVec;
 use std::any::Any;
@@ -177,6 +177,14 @@ impl Primitive for Cond {
         let last = self.branches.len() - 1;
         let index = usize::try_from(operands[0].scalar()?.to_i64()).unwrap_or(last);
         self.branches[index.min(last)].host(&operands[1..])
+    }
+
+    fn open(&self, operands: &[Value], run: RunGraph<'_>) -> Result<Option<Values>> {
+        let last = self.branches.len() - 1;
+        let index = operands[0].array("cond")?.to_host()?.scalar()?;
+        let index = usize::try_from(index.to_i64()).unwrap_or(last).min(last);
+        let place = |e: Error| e.note(format!("in branch {index} of a `cond`"));
+        run(&self.branches[index], &operands[1..]).map(Some).map_err(place)
     }
 
     fn jvp(&self, primals: &[Value], tangents: &[Tangent]) -> Result<(Values, Tangents)> {

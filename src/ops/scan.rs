@@ -4,17 +4,17 @@ use super::call::{batch_key, batched, key, split, transposed};
 use super::create::or_zeros;
 use super::region::{batch_avals, chosen, front, graph_of, in_front, misfit, padded, stacked};
 use super::while_loop::grow;
-use super::{add, move_batch_axis, zeros};
+use super::{add, index_axis, move_batch_axis, stack, zeros};
 use crate::aval::{Aval, Avals};
 use crate::backend::host::{HostArray, layout};
 use crate::dtype::{DType, Scalar};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hlo::{self, Val};
 use crate::trace::batch::BatchAxis;
 use crate::trace::graph::Graph;
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
-use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
+use crate::trace::primitive::{BatchAxes, Operand, Primitive, RunGraph, Tangent, Tangents};
 use crate::trace::{Value, Values, bind};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
@@ -356,6 +356,28 @@ impl Primitive for Scan {
             });
         }
         Ok(carry)
+    }
+
+    fn open(&self, operands: &[Value], run: RunGraph<'_>) -> Result<Option<Values>> {
+        if self.length == 0 {
+            return Ok(None);
+        }
+        let (consts, carry, stacks) = self.parts(operands);
+        let mut carry = carry.to_vec();
+        let mut made = Vec::new();
+        for (round, i) in self.order().into_iter().enumerate() {
+            let rows = stacks.iter().map(|x| index_axis(x, 0, i)).collect::<Result<Vec<_>>>()?;
+            let place = |e: Error| e.note(format!("in round {round} of a `scan`"));
+            let outs = run(&self.body, &[consts, &carry, &rows].concat()).map_err(place)?;
+            carry = outs[..self.num_carry].to_vec();
+            made.push((i, outs[self.num_carry..].to_vec()));
+        }
+        made.sort_by_key(|(i, _)| *i);
+        let count = made[0].1.len();
+        let column = |k: usize| made.iter().map(|(_, rows)| rows[k].clone()).collect::<Vec<_>>();
+        let stacks = (0..count).map(|k| stack(&column(k), 0));
+        let outs = carry.into_iter().map(Ok).chain(stacks);
+        outs.collect::<Result<Values>>().map(Some)
     }
 
     fn jvp(&self, primals: &[Value], tangents: &[Tangent]) -> Result<(Values, Tangents)> {

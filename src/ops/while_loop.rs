@@ -13,7 +13,7 @@ use crate::trace::batch::BatchAxis;
 use crate::trace::graph::Graph;
 use crate::trace::jvp::{self, Jvp};
 use crate::trace::lower::Lowering;
-use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
+use crate::trace::primitive::{BatchAxes, Operand, Primitive, RunGraph, Tangent, Tangents};
 use crate::trace::{Trace, Value, Values, bind};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
@@ -221,6 +221,20 @@ impl Primitive for While {
             carry = self.body.host(&While::next(bc, &carry))?;
         }
         Ok(carry)
+    }
+
+    fn open(&self, operands: &[Value], run: RunGraph<'_>) -> Result<Option<Values>> {
+        let (cc, bc, carry) = self.parts(operands);
+        let mut carry: Values = carry.iter().cloned().collect();
+        for round in 0usize.. {
+            let place = |e: Error| e.note(format!("in round {round} of a `while`"));
+            let test = run(&self.cond, &While::next(cc, &carry)).map_err(place)?;
+            if test[0].array("while")?.to_host()?.scalar()?.to_i64() == 0 {
+                break;
+            }
+            carry = run(&self.body, &While::next(bc, &carry)).map_err(place)?;
+        }
+        Ok(Some(carry))
     }
 
     fn jvp(&self, primals: &[Value], tangents: &[Tangent]) -> Result<(Values, Tangents)> {

@@ -5,6 +5,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::ops;
 use crate::tensor::autograd::no_grad;
+use crate::tensor::placed;
 use crate::trace::cell::Tensor;
 use crate::trace::{Value, Values};
 use crate::transforms::tree::{Tree, rebuild};
@@ -109,6 +110,7 @@ macro_rules! adam {
             ///
             /// # Errors
             /// If gradients or state do not have the parameters' structure, shapes and dtypes.
+            #[track_caller]
             pub fn update(&self, params: &P, grads: &P) -> Result<(P, $name<P>)> {
                 let (lr, step) = (self.lr.value()?, self.step.value()?);
                 let mut operands: Values = [lr, step].into_iter().collect();
@@ -125,8 +127,8 @@ macro_rules! adam {
                 let decoupled = $decoupled;
                 let outs = ops::call::fused($text, &key, &operands, |values| {
                     step_of(values, count, key[1] == 1, decoupled)
-                })?;
-                let mut outs = outs.into_iter().map(Tensor::from_value);
+                });
+                let mut outs = placed(outs)?.into_iter().map(Tensor::from_value);
                 let step = outs.next().unwrap_or_else(|| self.step.clone());
                 let new = rebuild(params, outs.by_ref().take(count))?;
                 let exp_avg = rebuild(&self.exp_avg, outs.by_ref().take(count))?;

@@ -4,6 +4,7 @@ use super::scaled;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops;
+use crate::tensor::placed;
 use crate::trace::cell::Tensor;
 use crate::trace::{Value, Values};
 use crate::transforms::tree::{Leaves, Tree, leaves, rebuild};
@@ -12,10 +13,11 @@ use crate::transforms::tree::{Leaves, Tree, leaves, rebuild};
 ///
 /// # Errors
 /// If a tensor is no floating-point number, or there is none.
+#[track_caller]
 pub fn grad_norm(grads: &impl Leaves) -> Result<Tensor> {
     let values = values_of("grad_norm", grads)?;
     let outs = ops::call::fused("grad_norm", &[], &values, |gs| Ok(Values::from_iter([norm(gs)?])));
-    Ok(Tensor::from_value(outs?.remove(0)))
+    Ok(Tensor::from_value(placed(outs)?.remove(0)))
 }
 
 /// The gradients scaled down together so that their norm is at most `max_norm`, and the norm that
@@ -36,10 +38,11 @@ pub fn grad_norm(grads: &impl Leaves) -> Result<Tensor> {
 /// ```
 ///
 /// **Source:** [torch.nn.utils.clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html).
+#[track_caller]
 pub fn clip_grad_norm<G: Tree>(grads: &G, max_norm: f64) -> Result<(G, Tensor)> {
     let mut operands = values_of("clip_grad_norm", grads)?;
     operands.insert(0, Value::scalar(Scalar::new(max_norm)));
-    let mut outs = ops::call::fused("clip_grad_norm", &[], &operands, |values| {
+    let outs = ops::call::fused("clip_grad_norm", &[], &operands, |values| {
         let (max, gs) = (&values[0], &values[1..]);
         let norm = norm(gs)?;
         let above = ops::add(&norm, &ops::full_like(&norm, 1e-6)?)?;
@@ -47,7 +50,8 @@ pub fn clip_grad_norm<G: Tree>(grads: &G, max_norm: f64) -> Result<(G, Tensor)> 
         let ratio = ops::min(&ratio, &ops::full_like(&ratio, 1.0)?)?;
         let clipped = gs.iter().map(|g| scaled(g, &ratio));
         std::iter::once(Ok(norm)).chain(clipped).collect()
-    })?;
+    });
+    let mut outs = placed(outs)?;
     let norm = Tensor::from_value(outs.remove(0));
     Ok((rebuild(grads, outs.into_iter().map(Tensor::from_value))?, norm))
 }

@@ -5,6 +5,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::ops;
 use crate::tensor::autograd::no_grad;
+use crate::tensor::placed;
 use crate::trace::cell::Tensor;
 use crate::trace::{Value, Values};
 use crate::transforms::tree::{Tree, rebuild};
@@ -84,6 +85,7 @@ impl<P: Tree> Sgd<P> {
     ///
     /// # Errors
     /// If gradients or state do not have the parameters' structure, shapes and dtypes.
+    #[track_caller]
     pub fn update(&self, params: &P, grads: &P) -> Result<(P, Sgd<P>)>
     where
         P: Clone,
@@ -108,8 +110,8 @@ impl<P: Tree> Sgd<P> {
             decay: o.weight_decay != 0.0,
             nesterov: o.nesterov,
         };
-        let outs = ops::call::fused("sgd", &shape.params(), &operands, |values| shape.run(values))?;
-        let mut outs = outs.into_iter().map(Tensor::from_value);
+        let outs = ops::call::fused("sgd", &shape.params(), &operands, |values| shape.run(values));
+        let mut outs = placed(outs)?.into_iter().map(Tensor::from_value);
         let step = outs.next().unwrap_or_else(|| self.step.clone());
         let new = rebuild(params, outs.by_ref().take(count))?;
         let momentum_buffer = match &self.momentum_buffer {

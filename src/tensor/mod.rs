@@ -54,6 +54,8 @@ pub mod views;
 use crate::error::Result;
 use crate::trace::Value;
 use crate::trace::cell::Tensor;
+use crate::trace::source::label_value;
+pub(crate) use crate::trace::source::placed;
 use std::panic::Location;
 
 /// Puts an operation's result into a tensor, or the caller's place into its error.
@@ -61,15 +63,7 @@ use std::panic::Location;
 /// Every public method ends in this and is `#[track_caller]`, so that the place is the user's.
 #[track_caller]
 pub(crate) fn wrap(result: Result<Value>) -> Result<Tensor> {
-    match result {
-        Ok(value) => Ok(Tensor::from_value(value)),
-        Err(error) => Err(error.at(Location::caller())),
-    }
-}
-
-/// The caller's place put into an error.
-#[track_caller]
-pub(crate) fn placed<T>(result: Result<T>) -> Result<T> {
-    let here = Location::caller();
-    result.map_err(|error| error.at(here))
+    let value = placed(result)?;
+    label_value(&value, Location::caller());
+    Ok(Tensor::from_value(value))
 }

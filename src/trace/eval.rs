@@ -4,6 +4,7 @@
 //! device; a hit is confirmed by equality. On a hit nothing is inferred, no string is built, and
 //! no lock is taken: each thread keeps the programs it has used (see `programs`).
 
+use super::finite;
 use super::forbid;
 use super::graph::{Atom, Eqn, Graph};
 use super::lower::{self, Entry};
@@ -42,6 +43,9 @@ pub struct Compiled {
 /// A tracer among the operands, operands on different devices, what `infer`, the compiler or the
 /// device says.
 pub fn run(prim: &dyn Primitive, operands: &[Value]) -> Result<Values> {
+    if finite::watching() {
+        return finite::run(prim, operands);
+    }
     let mut arrays = Operands::new();
     for operand in operands {
         match operand {
@@ -182,7 +186,8 @@ fn single(prim: &Arc<dyn Primitive>, ins: &Avals, outs: &Avals) -> Graph {
     let n = ins.len() as u32;
     let outputs: SmallVec<[u32; 1]> = (n..n + outs.len() as u32).collect();
     let results = outputs.iter().map(|&v| Atom::Var(v)).collect();
-    let eqn = Eqn { prim: Arc::clone(prim), inputs: (0..n).map(Atom::Var).collect(), outputs };
+    let eqn =
+        Eqn { prim: Arc::clone(prim), inputs: (0..n).map(Atom::Var).collect(), outputs, at: None };
     Graph::new((0..n).collect(), vec![eqn], results, avals)
 }
 

@@ -2,6 +2,7 @@
 
 use super::batch::{AxisName, BatchAxis};
 use super::primitive::Primitive;
+use super::source::{self, Place};
 use super::{Value, Values, bind};
 use crate::array::Array;
 use crate::aval::{Aval, Avals};
@@ -40,6 +41,8 @@ pub struct Eqn {
     pub inputs: SmallVec<[Atom; 2]>,
     /// The variables that it defines.
     pub outputs: SmallVec<[Var; 1]>,
+    /// Where in the user's source it comes from, if that is known. It takes no part in equality.
+    pub at: Option<Place>,
 }
 
 /// A closed program: inputs, equations in order, outputs. Constants are inputs.
@@ -219,7 +222,7 @@ impl Graph {
         }
         for eqn in &self.eqns {
             let inputs = self.read_all(&env, &eqn.inputs)?;
-            let outs = apply(&*eqn.prim, &inputs)?;
+            let outs = source::with(eqn.at, || apply(&*eqn.prim, &inputs))?;
             for (&var, value) in eqn.outputs.iter().zip(outs) {
                 env[var as usize] = Some(value);
             }

@@ -7,6 +7,7 @@
 
 use super::graph::{Atom, Graph, Var};
 use super::primitive::{Operand, Primitive, Tangent, Tangents};
+use super::source::{self, Place};
 use super::{Interpreter, Payload, Trace, Value, Values, bind, current};
 use crate::aval::{Aval, Avals};
 use crate::error::{Error, ErrorKind, Result};
@@ -37,6 +38,7 @@ pub struct LinearEqn {
     prim: Arc<dyn Primitive>,
     inputs: SmallVec<[Input; 2]>,
     outputs: SmallVec<[Var; 1]>,
+    at: Option<Place>,
 }
 
 /// Operations in order, all linear in the tape's variables.
@@ -83,7 +85,8 @@ impl LinearTape {
         };
         for eqn in self.needed(outputs) {
             let operands = eqn.inputs.iter().map(|i| read(&env, i)).collect::<Result<Values>>()?;
-            for (&var, value) in eqn.outputs.iter().zip(bind(&*eqn.prim, &operands)?) {
+            let outs = source::with(eqn.at, || bind(&*eqn.prim, &operands))?;
+            for (&var, value) in eqn.outputs.iter().zip(outs) {
                 env[var as usize] = Some(value);
             }
         }
@@ -132,12 +135,15 @@ impl LinearTape {
             }
             let operands: SmallVec<[Operand; 2]> =
                 eqn.inputs.iter().map(|i| self.operand(i)).collect();
-            let in_cts = eqn.prim.transpose(&out_cts, &operands)?;
-            for (input, ct) in eqn.inputs.iter().zip(in_cts) {
-                if let (Input::Var(v), Some(ct)) = (input, ct) {
-                    accumulate(&mut cts[*v as usize], &ct, with)?;
+            source::with(eqn.at, || -> Result<()> {
+                let in_cts = eqn.prim.transpose(&out_cts, &operands)?;
+                for (input, ct) in eqn.inputs.iter().zip(in_cts) {
+                    if let (Input::Var(v), Some(ct)) = (input, ct) {
+                        accumulate(&mut cts[*v as usize], &ct, with)?;
+                    }
                 }
-            }
+                Ok(())
+            })?;
         }
         Ok(inputs.iter().map(|&v| cts[v as usize].take()).collect())
     }
@@ -180,13 +186,14 @@ impl LinearTape {
         for eqn in graph.eqns() {
             let inputs: SmallVec<[Input; 2]> = eqn.inputs.iter().map(|a| read(&env, a)).collect();
             let known: Option<Values> = inputs.iter().map(known).collect();
-            let outs: SmallVec<[Input; 1]> = match known {
-                Some(values) => bind(&*eqn.prim, &values)?.into_iter().map(Input::Known).collect(),
-                None => {
+            let outs = source::with(eqn.at, || -> Result<SmallVec<[Input; 1]>> {
+                let Some(values) = known else {
                     let avals = eqn.outputs.iter().map(|&v| graph.aval(v).clone()).collect();
-                    tape.push(&eqn.prim, inputs, &avals).into_iter().map(Input::Var).collect()
-                }
-            };
+                    let vars = tape.push(&eqn.prim, inputs, &avals);
+                    return Ok(vars.into_iter().map(Input::Var).collect());
+                };
+                Ok(bind(&*eqn.prim, &values)?.into_iter().map(Input::Known).collect())
+            })?;
             for (&var, out) in eqn.outputs.iter().zip(outs) {
                 env[var as usize] = Some(out);
             }
@@ -202,7 +209,8 @@ impl LinearTape {
         outs: &Avals,
     ) -> SmallVec<[Var; 1]> {
         let outputs: SmallVec<[Var; 1]> = outs.iter().map(|a| self.var(a.clone())).collect();
-        self.eqns.push(LinearEqn { prim: Arc::clone(prim), inputs, outputs: outputs.clone() });
+        let (prim, at) = (Arc::clone(prim), source::here());
+        self.eqns.push(LinearEqn { prim, inputs, outputs: outputs.clone(), at });
         outputs
     }
 }
@@ -230,6 +238,13 @@ pub struct Linear {
 }
 
 impl Linear {
+    /// Gives a place to the operations that were written last and have none.
+    pub(super) fn label(&self, place: Place) {
+        let mut tape = self.tape();
+        let last = tape.eqns.iter_mut().rev().take_while(|eqn| eqn.at.is_none());
+        last.for_each(|eqn| eqn.at = Some(place));
+    }
+
     fn tape(&self) -> MutexGuard<'_, LinearTape> {
         self.tape.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }

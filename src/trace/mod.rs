@@ -12,6 +12,7 @@
 //! | [`forbid`] | a scope in which nothing is compiled |
 //! | [`guard`] | plain values that a traced function may read |
 //! | [`autograd`] | torch's graph of tensors that require grad |
+//! | [`source`], [`finite`] | where operations come from in the user's source; which of them makes a NaN |
 //! | [`cell`] | storage cells and the [`Tensor`](cell::Tensor) handle |
 //!
 //! A [`Trace`] is one running interpreter. They nest: the innermost is current, and passes what is
@@ -21,6 +22,7 @@ pub mod autograd;
 pub mod batch;
 pub mod cell;
 pub mod eval;
+pub mod finite;
 pub mod forbid;
 pub mod graph;
 pub mod guard;
@@ -31,6 +33,7 @@ pub mod placement;
 pub mod primitive;
 mod programs;
 pub mod record;
+pub mod source;
 
 use crate::array::Array;
 use crate::aval::Aval;

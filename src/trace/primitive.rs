@@ -25,6 +25,9 @@ pub type Tangents = SmallVec<[Tangent; 2]>;
 /// For each operand or result the axis that `vmap` maps over; none if it is not mapped.
 pub type BatchAxes = SmallVec<[Option<usize>; 2]>;
 
+/// Runs a graph on operands.
+pub type RunGraph<'r> = &'r mut dyn FnMut(&Arc<Graph>, &[Value]) -> Result<Values>;
+
 /// What a `transpose` rule knows of an operand.
 #[derive(Clone, Debug)]
 pub enum Operand {
@@ -129,6 +132,16 @@ pub trait Primitive: PrimitiveKey + Debug + Send + Sync + 'static {
     /// All graphs that this primitive runs: the one it calls, or its regions.
     fn graphs(&self) -> SmallVec<[&Arc<Graph>; 2]> {
         self.graph().into_iter().collect()
+    }
+
+    /// The results, for operands that are there, with each run of one of the graphs by `run`: a loop
+    /// opened, for a search by operations. None if there is nothing to open.
+    ///
+    /// # Errors
+    /// What `run` or the backend says.
+    fn open(&self, operands: &[Value], run: RunGraph<'_>) -> Result<Option<Values>> {
+        let _ = (operands, run);
+        Ok(None)
     }
 
     /// The axes of `vmap` that the operation, or one in its graphs, names.

@@ -4,6 +4,7 @@ use super::cell::{Cell, CellId};
 use super::graph::{Atom, Eqn, Graph, Var};
 use super::guard::{Guard, Guards};
 use super::primitive::Primitive;
+use super::source::{self, Place};
 use super::{Interpreter, Payload, Trace, TraceGuard, Value, Values, autograd, leaked};
 use crate::aval::{Aval, Avals};
 use crate::error::Result;
@@ -100,7 +101,7 @@ impl Recorder {
         let trace = guard.trace();
         let Some(recorder) = trace.interpreter().recorder() else { unreachable!("made above") };
         let operands: Values = ins.iter().map(|aval| recorder.input(trace, aval)).collect();
-        let results = guard.enter(|| f(&operands))?;
+        let results = source::anew(|| guard.enter(|| f(&operands)))?;
         recorder.finish(&guard, &results)
     }
 
@@ -132,6 +133,13 @@ impl Recorder {
             guards: tape.guards,
             ran_backward: self.backward.load(Ordering::Relaxed),
         })
+    }
+
+    /// Gives a place to the equations that were written last and have none.
+    pub(super) fn label(&self, place: Place) {
+        let mut tape = lock(&self.tape);
+        let last = tape.eqns.iter_mut().rev().take_while(|eqn| eqn.at.is_none());
+        last.for_each(|eqn| eqn.at = Some(place));
     }
 
     /// Remembers what was read of a guarded cell, the first time.
@@ -207,7 +215,7 @@ impl Interpreter for Recorder {
             outs.iter().map(|aval| tape.var(aval.clone())).collect();
         let values = outputs.iter().zip(&outs);
         let values = values.map(|(&v, a)| trace.tracer(a.clone(), Payload::Var(v))).collect();
-        tape.eqns.push(Eqn { prim: prim.to_arc(), inputs, outputs });
+        tape.eqns.push(Eqn { prim: prim.to_arc(), inputs, outputs, at: source::here() });
         Ok(values)
     }
 

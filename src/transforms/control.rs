@@ -16,6 +16,7 @@ use crate::shape::Shape;
 use crate::trace::cell::Tensor;
 use crate::trace::graph::{Graph, Var};
 use crate::trace::record::Recorder;
+use crate::trace::source::placed;
 use crate::trace::{Value, Values};
 use std::sync::Arc;
 
@@ -131,6 +132,7 @@ pub(super) fn check_carry<C: Tree>(op: &'static str, carry: &C, next: &C) -> Res
 /// assert_eq!(grad(|x: &Tensor| f(x)?.sum())(&x.neg()?)?.to_vec::<f32>()?, [-2., -4.]);
 /// # Ok::<(), Error>(())
 /// ```
+#[track_caller]
 pub fn cond<A: Tree, B: Tree>(
     pred: &Tensor,
     yes: impl Fn(&A) -> Result<B>,
@@ -168,6 +170,7 @@ pub type Branch<'f, A, B> = &'f dyn Fn(&A) -> Result<B>;
 /// assert_eq!(y.to_vec::<f32>()?, [1., 4.]);
 /// # Ok::<(), Error>(())
 /// ```
+#[track_caller]
 pub fn switch<A: Tree, B: Tree>(
     index: &Tensor,
     branches: &[Branch<'_, A, B>],
@@ -184,6 +187,7 @@ pub fn switch<A: Tree, B: Tree>(
     choose("switch", &ops::convert(&index, DType::I32)?, branches, operands)
 }
 
+#[track_caller]
 fn choose<A: Tree, B: Tree>(
     op: &'static str,
     index: &Value,
@@ -213,7 +217,7 @@ fn choose<A: Tree, B: Tree>(
     }
     let graphs: Vec<_> = regions.iter().map(|r| r.captured_among(&captured)).collect();
     values.extend(captured);
-    rebuild(&first.out, tensors(ops::cond(index, &graphs, &values)?))
+    rebuild(&first.out, tensors(placed(ops::cond(index, &graphs, &values))?))
 }
 
 /// The last carry of `body` applied to its own result, beginning with `init`, as long as `test`
@@ -234,6 +238,7 @@ fn choose<A: Tree, B: Tree>(
 /// assert_eq!(big.item::<f32>()?, 6561.0);
 /// # Ok::<(), Error>(())
 /// ```
+#[track_caller]
 pub fn while_loop<C: Tree>(
     test: impl Fn(&C) -> Result<Tensor>,
     body: impl Fn(&C) -> Result<C>,
@@ -249,8 +254,8 @@ pub fn while_loop<C: Tree>(
         (&test.captured_first(), &test.captured),
         (&body.captured_first(), &body.captured),
         &values,
-    )?;
-    rebuild(init, tensors(outs))
+    );
+    rebuild(init, tensors(placed(outs)?))
 }
 
 /// A bound of [`fori_loop`].
@@ -319,6 +324,7 @@ impl Bound {
 /// assert_eq!(grad(cube)(&x)?.item::<f32>()?, 12.0);
 /// # Ok::<(), Error>(())
 /// ```
+#[track_caller]
 pub fn fori_loop<C: Tree>(
     low: impl Into<Bound>,
     high: impl Into<Bound>,
@@ -387,6 +393,7 @@ impl ScanOptions {
 /// assert_eq!(sums.to_vec::<f32>()?, [1., 3., 6.]);
 /// # Ok::<(), Error>(())
 /// ```
+#[track_caller]
 pub fn scan<C: Tree, X: Tree, Y: Tree>(
     body: impl Fn(&C, &X) -> Result<(C, Y)>,
     init: &C,
@@ -404,7 +411,8 @@ pub fn scan<C: Tree, X: Tree, Y: Tree>(
     })?;
     check_carry("scan", init, &region.out.0)?;
     let how = Steps { length, reverse: options.reverse, unroll: options.unroll };
-    let mut outs = ops::scan(&region.captured_first(), how, &region.captured, &carry, &rows)?;
+    let outs = ops::scan(&region.captured_first(), how, &region.captured, &carry, &rows);
+    let mut outs = placed(outs)?;
     let stacks: Values = outs.drain(carry.len()..).collect();
     Ok((rebuild(init, tensors(outs))?, rebuild(&region.out.1, tensors(stacks))?))
 }
@@ -439,6 +447,7 @@ pub(super) fn length_of(
 ///
 /// # Errors
 /// As for [`scan`].
+#[track_caller]
 pub fn map<X: Tree, Y: Tree>(f: impl Fn(&X) -> Result<Y>, xs: &X) -> Result<Y> {
     Ok(scan(|(), x: &X| Ok(((), f(x)?)), &(), xs, ScanOptions::default())?.1)
 }

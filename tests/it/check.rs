@@ -119,6 +119,11 @@ fn half_hidden(x: &Tensor) -> Result<Tensor> {
     x.mul(&x.detach()?)
 }
 
+fn watched(f: impl FnOnce() -> Result<Tensor>) -> Result<()> {
+    let _looking = oxbridge::debug_nans();
+    err(f())
+}
+
 /// Rows of the table of error texts.
 pub(crate) const ERRORS: &[Row] = &[
     ("check_grads: jvp", || checked(Mode::Forward, 1, half_hidden)),
@@ -136,6 +141,18 @@ pub(crate) const ERRORS: &[Row] = &[
             1,
             &CheckOptions::default(),
         )
+    }),
+    ("debug_nans: eager", || watched(|| t(&[-1.0, -4.0]).sqrt())),
+    ("debug_nans: a composite operation", || watched(|| t(&[f64::INFINITY]).softmax(0))),
+    ("debug_nans: in a loop of a compiled function", || {
+        let f = jit(|x: &Tensor| {
+            fori_loop(0, 3, |_: &Tensor, x: &Tensor| x.sub(1.0)?.sqrt(), x)?.add(1.0)
+        });
+        watched(|| f.named("step").donate([0]).call(t(&[1.5])))
+    }),
+    ("debug_infs", || {
+        let _looking = oxbridge::debug_infs();
+        err(Tensor::scalar(0f64).log())
     }),
     ("check_grads: inside of jit", || {
         let check = |x: &Tensor| {

@@ -16,6 +16,7 @@ mod laws;
 mod layers;
 mod linalg;
 mod mesh;
+mod nans;
 mod nn;
 mod ops_a;
 mod optim;

@@ -5,7 +5,7 @@ use super::{GradMode, Rules, primal};
 use crate::aval::Aval;
 use crate::error::{Error, ErrorKind, Result};
 use crate::trace::primitive::{Tangent, Tangents};
-use crate::trace::{Value, current};
+use crate::trace::{Value, current, source};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -104,7 +104,8 @@ impl Backward<'_> {
             }
             _ => true,
         };
-        let pulled = record.pull(cts, self.create_graph, self.rules)?;
+        let pull = || record.pull(cts, self.create_graph, self.rules);
+        let pulled = source::with(node.at.get().copied(), pull)?;
         for (edge, ct) in record.edges().zip(pulled) {
             if let Some(ct) = ct.filter(|_| wanted(edge)) {
                 self.add(pending, edge, &ct)?;

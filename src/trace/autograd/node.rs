@@ -7,11 +7,12 @@ use crate::mesh::NamedSharding;
 use crate::trace::cell::{Cell, CellId};
 use crate::trace::linear::{Input, LinearTape, linearize};
 use crate::trace::primitive::{Primitive, Tangent, Tangents};
+use crate::trace::source::Place;
 use crate::trace::{Value, Values, bind};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// One result of a node.
 #[derive(Clone, Debug)]
@@ -37,6 +38,8 @@ pub struct Node {
     pub(super) id: u64,
     pub(super) kind: Kind,
     pub(super) watchers: Mutex<Vec<Watcher>>,
+    /// Where in the user's source the operation stands.
+    pub(in crate::trace) at: OnceLock<Place>,
 }
 
 pub(super) enum Kind {
@@ -121,7 +124,7 @@ pub(super) fn read_slot(slot: &Arc<Cell>) -> Result<Option<Value>> {
 
 impl Node {
     fn new(kind: Kind) -> Arc<Node> {
-        Arc::new(Node { id: next(), kind, watchers: Mutex::default() })
+        Arc::new(Node { id: next(), kind, watchers: Mutex::default(), at: OnceLock::new() })
     }
 
     pub(super) fn op(record: Record) -> Arc<Node> {

@@ -41,7 +41,7 @@ use crate::trace::autograd::primal;
 use crate::trace::cell::Tensor;
 use crate::trace::graph::Graph;
 use crate::trace::record::{Recorder, Source};
-use crate::trace::{Value, Values, bind, forbid};
+use crate::trace::{Value, Values, bind, forbid, source};
 use entry::{Entry, Table};
 use explain::Readable;
 use options::{Options, OutShardings};
@@ -217,7 +217,8 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
         if entry.ran_backward {
             request.operands.iter_mut().for_each(|v| *v = primal(v));
         }
-        let mut outs = bind(&*entry.call, &request.operands)?.into_iter();
+        let outs = source::with(Some(location), || bind(&*entry.call, &request.operands));
+        let mut outs = outs?.into_iter();
         let results: Values = outs.by_ref().take(entry.results).collect();
         for &i in &entry.written_args {
             if let Some(value) = outs.next() {

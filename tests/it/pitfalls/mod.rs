@@ -53,3 +53,22 @@ fn one_program_for_all<V: Copy + std::fmt::Debug>(
         }
     }
 }
+
+/// Runs the named test of this binary in a process of its own, with more environment variables:
+/// nobody else draws from the default generator there. Returns `true` there.
+pub(crate) fn alone(name: &str, variables: &[(&str, &str)]) -> bool {
+    const ALONE: &str = "OXBRIDGE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let out = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(ALONE, "1")
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
+    assert!(text.contains("1 passed"), "{text}");
+    false
+}

@@ -2,6 +2,7 @@
 
 use super::{clients, list, numbers, on, one_program_for_all, programs_of};
 use oxbridge::nn::Linear;
+use oxbridge::ops::precision::{Precision, matmul_precision, with_matmul_precision};
 use oxbridge::optim::{AdamW, AdamWOptions, Sgd, SgdOptions};
 use oxbridge::prelude::*;
 
@@ -293,5 +294,29 @@ fn static_fields_and_dtypes_are_in_the_key() {
         let wide = Scaled { x: on(&client, &[3f64], [1]), power: 2 };
         assert_eq!(f.call(wide).unwrap().dtype(), DType::F64);
         assert_eq!(f.compiled(), 3);
+    }
+}
+
+/// Theirs runs the program of the precision before.
+#[test]
+fn another_precision_of_products_is_another_program() {
+    use Precision::{Default, Highest};
+    for client in clients() {
+        let x = on(&client, &[1f32, 2.0, 3.0, 4.0], [2, 2]);
+        let square = jit(|x: &Tensor| x.matmul(x));
+        let call = || square.call(&x).map(drop);
+        let eager = || x.matmul(&x).map(drop);
+        assert_eq!(matmul_precision(), Default);
+        assert_eq!(programs_of(&client, || call().and_then(|()| eager())), 2);
+        let highest = || with_matmul_precision(Highest, || call().and_then(|()| eager()));
+        assert_eq!(programs_of(&client, highest), 2, "on {client:?}");
+        // Both are kept.
+        let again = || highest().and_then(|()| call()).and_then(|()| eager());
+        assert_eq!(programs_of(&client, again), 0, "on {client:?}");
+        assert_eq!(square.compiled(), 2);
+        // Each has the setting in its text, also for a product that another function contains.
+        let outer = jit(|x: &Tensor| square.call(x)?.sin());
+        let text = |p| with_matmul_precision(p, || outer.lower(&x).unwrap().stablehlo());
+        assert!(!text(Default).contains("HIGHEST") && text(Highest).contains("HIGHEST"));
     }
 }

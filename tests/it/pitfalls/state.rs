@@ -1,6 +1,6 @@
 //! Views, buffers, modes, ties, random numbers, dtypes: what is silently wrong elsewhere.
 
-use super::{list, on};
+use super::{alone, list, on};
 use oxbridge::nn::{BatchNorm2d, Dropout, Sequential};
 use oxbridge::prelude::*;
 use oxbridge::tensor::random::{Generator, manual_seed};
@@ -229,6 +229,30 @@ fn evaluation_after_the_first_trace_is_another_program() {
     assert_eq!(forward.compiled(), 2);
 }
 
+/// Theirs keeps the mode of the first trace for a module that the function captured.
+#[test]
+fn evaluation_is_seen_by_a_function_that_captured_the_model() {
+    let model = norm();
+    let forward = jit(|x: &Tensor| model.forward(x));
+    let trained = list(&forward.call(images()).unwrap());
+    let before = statistics(&model);
+    model.eval();
+    let judged = list(&forward.call(images()).unwrap());
+    assert_ne!(trained, judged);
+    assert_eq!(statistics(&model), before, "evaluation changes no statistics");
+    near(&judged, &list(&model.forward(&images()).unwrap()));
+    model.train(true);
+    assert_eq!(list(&forward.call(images()).unwrap()), trained);
+    assert_eq!(statistics(&model).2, 2);
+    // Dropout as well, whose mode changes whether anything is drawn.
+    let dropout = Dropout::new(0.5).unwrap();
+    let noisy = jit(|x: &Tensor| dropout.forward(x));
+    let ones = Tensor::ones([256], DType::F32).unwrap();
+    assert_ne!(list(&noisy.call(&ones).unwrap()), [1.0; 256]);
+    dropout.eval();
+    assert_eq!(list(&noisy.call(&ones).unwrap()), [1.0; 256]);
+}
+
 /// Handles of one weight are one weight: what is written through one is read through the other.
 #[test]
 fn tied_weights_stay_tied() {
@@ -265,28 +289,10 @@ fn tied_weights_stay_tied() {
     assert_eq!(list(&grad(loss)(&model.head).unwrap()), [14.0, 16.0]);
 }
 
-/// Runs the named test of this binary in a process of its own, where nobody else draws from the
-/// default generator; there it returns `true`.
-fn alone(name: &str) -> bool {
-    const ALONE: &str = "OXBRIDGE_TEST_ALONE";
-    if std::env::var_os(ALONE).is_some() {
-        return true;
-    }
-    let out = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
-        .env(ALONE, "1")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success(), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
-    assert!(text.contains("1 passed"), "{text}");
-    false
-}
-
 #[test]
 fn dropout_differs_between_calls_and_repeats_with_the_seed() {
     let name = "pitfalls::state::dropout_differs_between_calls_and_repeats_with_the_seed";
-    if !alone(name) {
+    if !alone(name, &[]) {
         return;
     }
     let model = Sequential::new().then(Dropout::new(0.5).unwrap());
