@@ -340,6 +340,33 @@ impl Compiled {
         }
     }
 
+    /// The program as the compiler made it, as XLA prints HLO; the graph for the host backend, which
+    /// compiles nothing.
+    ///
+    /// # Errors
+    /// If the plugin does not give it.
+    ///
+    /// # Example
+    /// ```
+    /// use oxbridge::prelude::*;
+    /// let f = jit(|x: &Tensor| x.sin()?.mul(x)).named("wave");
+    /// let text = f.lower(&Tensor::zeros([3], DType::F32)?)?.compile()?.as_text()?;
+    /// assert!(text.contains("f32[3]"), "{text}");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn as_text(&self) -> Result<String> {
+        match &self.loaded.executable {
+            Executable::Host(_) => {
+                let graph = match self.prim.graph() {
+                    Some(graph) => Arc::clone(graph),
+                    None => Arc::new(single(&self.prim, &self.ins, &self.loaded.outs)),
+                };
+                Ok(format!("{graph}\n"))
+            }
+            Executable::Pjrt(executable) => executable.program().optimized_program()?.as_text(),
+        }
+    }
+
     /// The compiled program.
     pub fn executable(&self) -> &Executable {
         &self.loaded.executable

@@ -413,3 +413,66 @@ fn a_bucketed_function_has_derivatives_and_writes_back() {
     grow.call((&x, &y)).unwrap();
     assert_eq!((values(&x), values(&y)), (vec![2.0, 3.0, 4.0], vec![2.0]));
 }
+
+#[test]
+fn a_compiled_program_has_a_text() {
+    let f = jit(|(x, w): &(Tensor, Tensor)| x.matmul(w)?.sin()).named("wave");
+    let args = (ones([16, 8]), ones([8, 4]));
+    let text = f.lower(&args).unwrap().compile().unwrap().as_text().unwrap();
+    if Client::default().unwrap().session().is_none() {
+        assert!(text.contains("dot_general") && text.contains("sin"), "{text}");
+        return;
+    }
+    assert!(text.starts_with("HloModule wave\n"), "{text}");
+    assert!(text.contains("\nENTRY %") && text.contains("ROOT %"), "{text}");
+    assert!(text.contains(" = f32[16,8]{1,0} parameter(0)\n"), "{text}");
+    assert!(text.contains("dot(%") && text.contains("lhs_contracting_dims={1}"), "{text}");
+    assert!(!text.contains("unknown"), "{text}");
+}
+
+/// Takes down the fields of all events of `oxbridge::jit`.
+struct Events(Arc<std::sync::Mutex<Vec<String>>>);
+
+struct Fields(String);
+
+impl tracing::field::Visit for Fields {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0 += &format!("{}={value:?} ", field.name());
+    }
+}
+
+impl tracing::Subscriber for Events {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "oxbridge::jit"
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut fields = Fields(format!("{} ", event.metadata().level()));
+        event.record(&mut fields);
+        self.0.lock().unwrap().push(fields.0);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn a_recompile_is_an_event() {
+    let events = Arc::new(std::sync::Mutex::new(Vec::new()));
+    tracing::subscriber::with_default(Events(Arc::clone(&events)), || {
+        let f = jit(|x: &Tensor| x.sin()).named("wave").max_graphs(1, Excess::Warn);
+        f.call(zeros([2])).unwrap();
+        f.call(zeros([2])).unwrap();
+        f.call(zeros([3])).unwrap();
+    });
+    let events = events.lock().unwrap();
+    let has = |i: usize, texts: &[&str]| texts.iter().all(|t| events[i].contains(t));
+    assert_eq!(events.len(), 3, "{events:?}");
+    assert!(has(0, &["DEBUG", "name=\"wave\"", "there is no program yet"]), "{events:?}");
+    assert!(has(1, &["WARN", "at most 1 are allowed", "axis 0 had size 2, has 3"]), "{events:?}");
+    let file = format!("file={:?}", file!());
+    assert!(has(2, &["INFO", "axis 0 had size 2, has 3", &file, "line="]), "{events:?}");
+}

@@ -11,6 +11,7 @@
 //! | [`error`] | how a plugin's errors become ours |
 //! | [`discover`], [`install`] | where plugins are found, how they are fetched |
 //! | [`options`], [`shardings`] | compile options in, shardings of a compiled program out |
+//! | `hlo_text` | a compiled program as text |
 //! | [`cache`] | executables kept on disk |
 //!
 //! Raw pointers stay inside of these modules. Each owning type frees its handle when dropped and
@@ -28,6 +29,7 @@ pub mod event;
 pub mod executable;
 #[cfg(test)]
 mod fake;
+mod hlo_text;
 pub mod install;
 pub mod options;
 pub mod program;
