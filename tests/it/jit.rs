@@ -8,6 +8,7 @@ use oxbridge::transforms::eval_shape;
 use oxbridge::transforms::jit::{Bucketing, Buckets, Difference, Excess, Padded};
 use oxbridge::transforms::tree::{leaves, tree_map};
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::sync::Arc;
 
 fn zeros(shape: impl Into<Shape>) -> Tensor {
@@ -437,7 +438,7 @@ struct Fields(String);
 
 impl tracing::field::Visit for Fields {
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        self.0 += &format!("{}={value:?} ", field.name());
+        write!(self.0, "{}={value:?} ", field.name()).unwrap();
     }
 }
 
