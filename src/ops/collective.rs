@@ -18,16 +18,13 @@ use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::Val;
 use crate::shape::Shape;
-use crate::trace::batch::{BatchAxis, NamedAxis, unbound};
+use crate::trace::batch::{BatchAxis, NamedAxes, NamedAxis, unbound};
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
 use crate::trace::{Value, Values, bind, bind_one};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
-
-/// Several named axes.
-pub type NamedAxes = SmallVec<[NamedAxis; 1]>;
 
 /// The names of axes, as [`Primitive::axis_names`] gives them.
 fn names(axes: &[NamedAxis]) -> SmallVec<[Arc<str>; 1]> {

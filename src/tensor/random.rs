@@ -10,7 +10,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::{self, collective, distributions, rng};
 use crate::shape::Shape;
-use crate::trace::batch::axis_env;
+use crate::trace::batch::{axis_env, note_axes_read};
 use crate::trace::cell::Tensor;
 use crate::trace::{Value, with_current};
 use crate::transforms::tree::{Leaves, Tree, Visitor};
@@ -56,6 +56,7 @@ fn advance(state: &Tensor, drawing: &Mutex<()>) -> Result<Value> {
 
 /// Inside of `vmap` a key of its own for each example, so that their draws differ.
 fn own_key(mut key: Value) -> Result<Value> {
+    note_axes_read();
     for axis in axis_env().iter().rev() {
         let index = ops::convert(&collective::axis_index(axis)?, DType::U32)?;
         key = rng::fold_in(&key, &index)?;

@@ -84,18 +84,50 @@ pub fn is_user_name(name: &str) -> bool {
 
 /// The named axes that are mapped here, the innermost first; of two of one name the outer one is
 /// hidden. An axis to which the user gave no name has one of its own.
-pub fn axis_env() -> SmallVec<[NamedAxis; 2]> {
-    let mut found = SmallVec::<[NamedAxis; 2]>::new();
+///
+/// What asks on behalf of the user's function says so by [`note_axes_read`].
+pub fn axis_env() -> NamedAxes {
+    let mut found = NamedAxes::new();
+    outwards(|trace| {
+        let axis = bound_by(trace);
+        found.extend(axis.filter(|axis| !found.iter().any(|other| other.name == axis.name)));
+        false
+    });
+    found
+}
+
+/// Several named axes.
+pub type NamedAxes = SmallVec<[NamedAxis; 2]>;
+
+/// Goes over the traces under way, the innermost first, until `f` gives true; whether it did.
+fn outwards(mut f: impl FnMut(&Arc<Trace>) -> bool) -> bool {
     let mut next = current();
     while let Some(trace) = next {
-        if let Some(BatchAxis { size, name: Some(name), .. }) = trace.interpreter().batch_axis()
-            && !found.iter().any(|axis| axis.name == *name)
-        {
-            found.push(NamedAxis { name: Arc::clone(name), size: *size });
+        if f(&trace) {
+            return true;
         }
         next = trace.parent().cloned();
     }
-    found
+    false
+}
+
+fn bound_by(trace: &Arc<Trace>) -> Option<NamedAxis> {
+    let axis = trace.interpreter().batch_axis()?;
+    Some(NamedAxis { name: Arc::clone(axis.name.as_ref()?), size: axis.size })
+}
+
+fn note(trace: &Arc<Trace>) {
+    if let Some(recorder) = trace.interpreter().recorder() {
+        recorder.note_axes();
+    }
+}
+
+/// Makes every function that is being traced depend on the axes that are mapped around it.
+pub fn note_axes_read() {
+    outwards(|trace| {
+        note(trace);
+        false
+    });
 }
 
 /// A name for an axis that has none from the user; no axis around has it.
@@ -104,12 +136,19 @@ pub fn nameless() -> AxisName {
     format!("{NAMELESS}{depth}").into()
 }
 
-/// The axis called `name` that is mapped here.
+/// The axis called `name` that is mapped here. A function being traced inside of that `vmap`
+/// depends on it from then on.
 ///
 /// # Errors
 /// [`ErrorKind::Axis`] if there is none.
 pub fn named_axis(op: &'static str, name: &str) -> Result<NamedAxis> {
-    axis_env().into_iter().find(|axis| *axis.name == *name).ok_or_else(|| unbound(op, name))
+    let mut found = None;
+    outwards(|trace| {
+        note(trace);
+        found = bound_by(trace).filter(|axis| *axis.name == *name);
+        found.is_some()
+    });
+    found.ok_or_else(|| unbound(op, name))
 }
 
 /// The error of a name that no `vmap` around gives to an axis.

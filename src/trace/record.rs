@@ -33,6 +33,8 @@ struct Tape {
     /// The guarded cells that the function itself set, by address: what it reads of them later
     /// it has put there.
     set_inside: FxHashSet<usize>,
+    /// Whether the function asked for axes that are mapped outside of it.
+    reads_axes: bool,
 }
 
 /// An operand that the user does not pass: what the function captured.
@@ -65,6 +67,8 @@ pub struct Recorded {
     pub written: Vec<Arc<Cell>>,
     /// What the function read of guarded cells from outside.
     pub guards: Guards,
+    /// Whether the function depends on which axes are mapped where it is called.
+    pub reads_axes: bool,
     /// Whether a backward pass ran in the function: its results carry no derivative then.
     pub ran_backward: bool,
 }
@@ -131,6 +135,7 @@ impl Recorder {
             hidden: hidden.into_iter().map(|h| h.source).collect(),
             written: written.into_iter().map(|(_, cell, _)| cell).collect(),
             guards: tape.guards,
+            reads_axes: tape.reads_axes,
             ran_backward: self.backward.load(Ordering::Relaxed),
         })
     }
@@ -150,6 +155,11 @@ impl Recorder {
         if !known && !tape.set_inside.contains(&address) {
             tape.guards.push(Arc::clone(guard));
         }
+    }
+
+    /// Remembers that the function asked for axes that are mapped outside of it.
+    pub(super) fn note_axes(&self) {
+        lock(&self.tape).reads_axes = true;
     }
 
     /// Remembers that the function set a guarded cell.

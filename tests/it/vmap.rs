@@ -269,6 +269,41 @@ fn names_reach_through_jit_and_scans() {
 }
 
 #[test]
+fn programs_depend_on_the_axes_that_they_speak_of() {
+    let x = random([4, 3], 16);
+    let half = x.narrow(0, 0, 2).unwrap();
+    let plain = jit(|x: &Tensor| x.sin()?.sum());
+    for x in [&x, &half] {
+        vmap(|x: &Tensor| plain.call(x))(x).unwrap();
+        vmap_with(|x: &Tensor| plain.call(x), named("i"))(x).unwrap();
+    }
+    plain.call(&x.select(0, 0).unwrap()).unwrap();
+    assert_eq!(plain.compiled(), 1, "it speaks of no axis");
+    // The name is bound inside of the function, so what is around it makes no difference.
+    let closed = jit(vmap_with(|x: &Tensor| psum(x, "i"), named("i")));
+    closed.call(&x).unwrap();
+    vmap_with(|_: &Tensor| closed.call(&x), named("i"))(&half).unwrap();
+    assert_eq!(closed.compiled(), 1, "it binds its own axis");
+    // A function around one that speaks of an axis depends on it too, traced or found.
+    let inner = jit(|x: &Tensor| psum(x, "i"));
+    let outer = jit(|x: &Tensor| inner.call(x)?.mul(2.0));
+    vmap_with(|x: &Tensor| inner.call(x), named("i"))(&x).unwrap();
+    let over = |x: &Tensor| vmap_with(|x: &Tensor| outer.call(x), named("i").out_axes(None))(x);
+    for x in [&x, &half, &x] {
+        let sums = x.sum_dim([0], false).unwrap();
+        assert_close(&over(x).unwrap(), &sums.mul(2.0).unwrap(), "outer");
+    }
+    assert_eq!((inner.compiled(), outer.compiled()), (2, 2), "one for each size");
+    // What draws numbers depends on the batches around it, and on nothing else.
+    let noise = jit(|x: &Tensor| x.add(&Tensor::rand([3])?));
+    noise.call(&x.select(0, 0).unwrap()).unwrap();
+    let drawn = vmap(|x: &Tensor| noise.call(x))(&x.mul(0.0).unwrap()).unwrap();
+    let (a, b) = (drawn.select(0, 0).unwrap(), drawn.select(0, 1).unwrap());
+    assert!(!a.equal(&b).unwrap(), "the program of one call is not that of a batch");
+    assert_eq!(noise.compiled(), 2, "alone, and in a batch");
+}
+
+#[test]
 fn names_reach_into_conditions() {
     let x = random([4, 3], 6);
     // A predicate that differs from example to example: both branches run for all.

@@ -5,6 +5,7 @@ use super::options::Options;
 use super::signature::{Context, Request};
 use crate::aval::{Aval, Avals};
 use crate::ops::call::Call;
+use crate::trace::batch::{NamedAxes, note_axes_read};
 use crate::trace::cell::Cell;
 use crate::trace::eval::forget;
 use crate::trace::guard::{Guards, watch};
@@ -27,6 +28,8 @@ pub(super) struct Entry<B> {
     pub(super) hidden: Vec<(Source, Aval)>,
     /// What the function read of guarded cells.
     pub(super) guards: Guards,
+    /// The axes of `vmap`s around, if the function depends on them.
+    pub(super) axes: Option<NamedAxes>,
     /// Which leaves of the argument the function wrote in place.
     pub(super) written_args: Vec<usize>,
     /// The cells from outside that the function wrote.
@@ -46,6 +49,7 @@ impl<B> Entry<B> {
             && self.avals.iter().zip(&request.operands).all(|(aval, v)| aval == v.aval())
             && self.context == request.context
             && Arc::ptr_eq(&self.options, request.options)
+            && self.axes.as_ref().is_none_or(|axes| *axes == request.axes)
             && self.guards.iter().all(|guard| guard.holds())
             && self.hidden.iter().all(|(source, aval)| match source {
                 Source::Cell(cell) => cell.read().is_ok_and(|v| v.aval() == aval),
@@ -66,6 +70,9 @@ impl<B> Entry<B> {
     pub(super) fn pass_guards_on(&self) {
         if !self.guards.is_empty() && !is_eager() {
             self.guards.iter().for_each(watch);
+        }
+        if self.axes.is_some() && !is_eager() {
+            note_axes_read();
         }
     }
 

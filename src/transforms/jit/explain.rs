@@ -1,7 +1,7 @@
 //! Why a compiled function had no program for a call: what differs from the nearest program it has.
 
 use super::entry::Entry;
-use super::signature::{Context, Request};
+use super::signature::Request;
 use crate::aval::Aval;
 use crate::ops::precision::Precision;
 use crate::trace::Value;
@@ -318,9 +318,9 @@ pub(super) fn differences<B>(
         let (old, new) = (entry.context.precision, request.context.precision);
         out.push(Difference::Precision { old, new });
     }
-    if entry.context.axes != request.context.axes {
-        let text = |context: &Context| format!("{:?}", context.axes);
-        out.push(Difference::Axes { old: text(&entry.context), new: text(&request.context) });
+    if let Some(axes) = entry.axes.as_ref().filter(|axes| **axes != request.axes) {
+        let (old, new) = (format!("{axes:?}"), format!("{:?}", request.axes));
+        out.push(Difference::Axes { old, new });
     }
     let options = entry.options.named().into_iter().zip(request.options.named());
     for ((name, old), (_, new)) in options.filter(|(old, new)| old != new) {

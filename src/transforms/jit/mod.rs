@@ -38,6 +38,7 @@ use crate::mesh::NamedSharding;
 use crate::ops::call::Call;
 use crate::ops::sharding_constraint;
 use crate::trace::autograd::primal;
+use crate::trace::batch::axis_env;
 use crate::trace::cell::Tensor;
 use crate::trace::graph::Graph;
 use crate::trace::record::{Recorder, Source};
@@ -291,7 +292,8 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
     fn request<'r>(&'r self, args: &'r A) -> Result<Request<'r>> {
         let signature = Signature::of(args);
         let operands = self.operands(&signature)?;
-        Ok(Request { signature, operands, context: Context::current(), options: &self.options })
+        let (context, axes) = (Context::current(), axis_env());
+        Ok(Request { signature, operands, context, axes, options: &self.options })
     }
 
     fn operands(&self, signature: &Signature<'_>) -> Result<Values> {
@@ -424,6 +426,7 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
             call: Arc::new(call),
             hidden,
             guards: recorded.guards,
+            axes: recorded.reads_axes.then(|| request.axes.clone()),
             written_args,
             written: recorded.written,
             out,

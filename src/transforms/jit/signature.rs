@@ -5,7 +5,7 @@ use super::options::Options;
 use crate::error::Result;
 use crate::ops::precision::{Precision, matmul_precision};
 use crate::trace::Values;
-use crate::trace::batch::{NamedAxis, axis_env};
+use crate::trace::batch::NamedAxes;
 use crate::trace::cell::Tensor;
 use crate::transforms::tree::{Fixed, Key, Leaves, Visitor};
 use rustc_hash::FxHasher;
@@ -102,13 +102,11 @@ pub(super) fn values(signature: &Signature<'_>) -> Result<Values> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Context {
     pub(super) precision: Precision,
-    /// The axes of `vmap`s around, of which collectives inside may speak.
-    pub(super) axes: SmallVec<[NamedAxis; 2]>,
 }
 
 impl Context {
     pub(super) fn current() -> Context {
-        Context { precision: matmul_precision(), axes: axis_env() }
+        Context { precision: matmul_precision() }
     }
 }
 
@@ -117,6 +115,8 @@ pub(super) struct Request<'t> {
     pub(super) signature: Signature<'t>,
     pub(super) operands: Values,
     pub(super) context: Context,
+    /// The axes of `vmap`s around; not in the key, for few functions speak of them.
+    pub(super) axes: NamedAxes,
     pub(super) options: &'t Arc<Options>,
 }
 
