@@ -19,7 +19,8 @@ pub enum ErrorKind {
     Shape,
     /// Dtypes that do not fit each other or the operation.
     DType,
-    /// An axis (dim) that the operand does not have, or that is named twice.
+    /// An axis (dim) that the operand does not have, or that is named twice; a name that no
+    /// `vmap` gives to an axis.
     Axis,
     /// An index or a slice outside of its axis.
     Index,

@@ -277,7 +277,7 @@ fn programs_depend_on_the_axes_that_they_speak_of() {
         vmap(|x: &Tensor| plain.call(x))(x).unwrap();
         vmap_with(|x: &Tensor| plain.call(x), named("i"))(x).unwrap();
     }
-    plain.call(&x.select(0, 0).unwrap()).unwrap();
+    plain.call(x.select(0, 0).unwrap()).unwrap();
     assert_eq!(plain.compiled(), 1, "it speaks of no axis");
     // The name is bound inside of the function, so what is around it makes no difference.
     let closed = jit(vmap_with(|x: &Tensor| psum(x, "i"), named("i")));
@@ -296,7 +296,7 @@ fn programs_depend_on_the_axes_that_they_speak_of() {
     assert_eq!((inner.compiled(), outer.compiled()), (2, 2), "one for each size");
     // What draws numbers depends on the batches around it, and on nothing else.
     let noise = jit(|x: &Tensor| x.add(&Tensor::rand([3])?));
-    noise.call(&x.select(0, 0).unwrap()).unwrap();
+    noise.call(x.select(0, 0).unwrap()).unwrap();
     let drawn = vmap(|x: &Tensor| noise.call(x))(&x.mul(0.0).unwrap()).unwrap();
     let (a, b) = (drawn.select(0, 0).unwrap(), drawn.select(0, 1).unwrap());
     assert!(!a.equal(&b).unwrap(), "the program of one call is not that of a batch");
