@@ -2,6 +2,7 @@
 
 use super::catch::catch;
 use super::control::{bare, tensors, values_of};
+use super::custom::just_runs;
 use super::jit::source_value;
 use super::tree::{Tree, rebuild};
 use crate::error::{Error, ErrorKind, Result};
@@ -10,7 +11,7 @@ use crate::ops::checkpoint::{Checkpoint, checkpoint_name as named};
 use crate::ops::region::intern;
 use crate::trace::cell::Tensor;
 use crate::trace::record::Recorder;
-use crate::trace::{Value, Values, bind, is_eager};
+use crate::trace::{Value, Values, bind};
 
 /// `f`, whose derivative keeps `f`'s argument only and works out again what it needs in between.
 ///
@@ -19,7 +20,7 @@ use crate::trace::{Value, Values, bind, is_eager};
 /// insides of one layer at a time: a transformer's memory grows with its layers by one activation
 /// each, for about a third more work. What `f` captures counts as argument. Values and derivatives
 /// are those of `f`, of any order and in all other transforms. Inside of a transform `f` runs on
-/// tracers.
+/// tracers. With torch's `backward` a tensor of the argument has to require grad, or `f` just runs.
 ///
 /// # Errors
 /// What `f` says.
@@ -85,10 +86,10 @@ pub fn checkpoint_with<A: Tree, B: Tree>(
     policy: Policy,
 ) -> impl Fn(&A) -> Result<B> {
     move |args| {
-        if is_eager() {
+        let mut operands = values_of(args)?;
+        if just_runs(&operands) {
             return f(args);
         }
-        let mut operands = values_of(args)?;
         let mut out = None;
         let recorded = Recorder::record("checkpoint", &bare(&operands), |xs: &[Value]| {
             let args = rebuild(args, tensors(xs.iter().cloned()))?;

@@ -1,7 +1,7 @@
 //! Functions whose derivative is given: [`custom_jvp`], [`custom_vjp`].
 //!
-//! Outside of all transforms such a function just runs. Inside of one it is traced, with its rules,
-//! into one operation that every other transform knows how to treat.
+//! Outside of all transforms such a function just runs. Inside of one, and for tensors that require
+//! grad, it is traced with its rules into one operation that every other transform knows how to treat.
 
 use super::control::{Region, bare, tensors, values_of};
 use super::tree::{Leaves, Tree, leaves, paths, rebuild, structure};
@@ -10,6 +10,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ops::custom::{CustomJvp, CustomVjp, with_zeros};
 use crate::trace::cell::Tensor;
 use crate::trace::{Value, Values, bind, is_eager};
+
+/// Whether nothing asks for more than values: no transform is under way and no operand requires
+/// grad.
+pub(super) fn just_runs(operands: &[Value]) -> bool {
+    is_eager() && operands.iter().all(|value| matches!(value, Value::Array(_)))
+}
 
 /// The types that have a derivative.
 fn floats(avals: &[Aval]) -> Vec<Aval> {
@@ -101,10 +107,10 @@ pub fn custom_jvp<A: Tree, B: Tree>(
 ) -> impl Fn(&A) -> Result<B> {
     const OP: &str = "custom_jvp";
     move |args| {
-        if is_eager() {
+        let values = values_of(args)?;
+        if just_runs(&values) {
             return f(args);
         }
-        let values = values_of(args)?;
         let ins = bare(&values);
         let call = Region::record(OP, &ins, |xs| f(&with_values(args, xs)?))?;
         let given = |what, derivative| Given { op: OP, what, whole: "the result", derivative };
@@ -170,10 +176,10 @@ pub fn custom_vjp<A: Tree, B: Tree, R: Tree>(
 ) -> impl Fn(&A) -> Result<B> {
     const OP: &str = "custom_vjp";
     move |args| {
-        if is_eager() {
+        let values = values_of(args)?;
+        if just_runs(&values) {
             return f(args);
         }
-        let values = values_of(args)?;
         let ins = bare(&values);
         let call = Region::record(OP, &ins, |xs| f(&with_values(args, xs)?))?;
         let fwd = Region::record(OP, &ins, |xs| {

@@ -20,6 +20,9 @@ fn close(tensor: &Tensor, expected: &[f64]) {
     }
 }
 
+/// A function with a rule of its own.
+type Rule<'f> = &'f dyn Fn(&Tensor) -> Result<Tensor>;
+
 /// `x²` with the derivative `x³`.
 fn by_jvp() -> impl Fn(&Tensor) -> Result<Tensor> {
     custom_jvp(
@@ -252,4 +255,38 @@ fn a_function_made_anew_compiles_nothing_new() {
     assert!(asked() > 0, "the first step looks for programs");
     let quiet = (0..2000).any(|_| asked() == 0);
     assert!(quiet, "each step looks for programs");
+}
+
+#[test]
+fn with_backward() {
+    let fs: [Rule<'_>; 2] = [&by_jvp(), &by_vjp()];
+    for f in fs {
+        let x = x().requires_grad_(true).unwrap();
+        f(&x).unwrap().sum().unwrap().backward().unwrap();
+        close(&x.grad().unwrap(), &CUBES);
+        close(&no_grad(|| f(&x)).unwrap(), &[0.25, 1.0, 4.0]);
+    }
+}
+
+#[test]
+fn with_named_axes() {
+    // `x` times the sum of all, with the derivative as if the sum were a constant.
+    let scaled = |x: &Tensor| x.mul(&psum(x, "i")?);
+    let forward =
+        custom_jvp(scaled, |x: &Tensor, t: &Tensor| Ok((scaled(x)?, t.mul(&psum(x, "i")?)?)));
+    let reverse = custom_vjp(
+        scaled,
+        |x: &Tensor| Ok((scaled(x)?, psum(x, "i")?)),
+        |sum: &Tensor, ct: &Tensor| ct.mul(sum),
+    );
+    let fs: [Rule<'_>; 2] = [&forward, &reverse];
+    for f in fs {
+        let options = || VmapOptions::new().axis_name("i");
+        close(&vmap_with(f, options())(&x()).unwrap(), &[1.75, 3.5, 7.0]);
+        let inner = vmap_with(grad(|x: &Tensor| f(x)?.sum()), options());
+        close(&inner(&x()).unwrap(), &[3.5; 3]);
+        let outer = grad(|x: &Tensor| vmap_with(f, options())(x)?.sum());
+        close(&outer(&x()).unwrap(), &[3.5; 3]);
+        close(&jit(outer).call(x()).unwrap(), &[3.5; 3]);
+    }
 }

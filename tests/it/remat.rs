@@ -286,3 +286,20 @@ fn on_a_mesh() {
     close(&jit(grad(&light)).call(&sharded).unwrap().0, &want.0, 1e-12);
     close(&grad(&light)(&sharded).unwrap().1, &want.1, 1e-12);
 }
+
+#[test]
+fn with_backward_and_named_axes() {
+    let f = |x: &Tensor| x.sin()?.exp()?.sin()?.sum();
+    let x = wave(&[3]);
+    let want = grad(f)(&x).unwrap();
+    let leaf = x.copy().unwrap().requires_grad_(true).unwrap();
+    checkpoint(f)(&leaf).unwrap().backward().unwrap();
+    close(&leaf.grad().unwrap(), &want, 1e-12);
+    let share = |x: &Tensor| x.exp()?.div(&psum(&x.exp()?, "i")?)?.square();
+    let light = checkpoint(share);
+    let options = || VmapOptions::new().axis_name("i");
+    let want = grad(|x: &Tensor| vmap_with(share, options())(x)?.sum())(&x).unwrap();
+    close(&grad(|x: &Tensor| vmap_with(&light, options())(x)?.sum())(&x).unwrap(), &want, 1e-12);
+    let inner = |f: &dyn Fn(&Tensor) -> Result<Tensor>| vmap_with(grad(f), options())(&x).unwrap();
+    close(&inner(&light), &inner(&share), 1e-12);
+}
