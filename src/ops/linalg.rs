@@ -134,18 +134,6 @@ pub(crate) fn transposed(x: &Value, transpose: Transpose) -> Result<Value> {
     if transpose == Transpose::Adjoint && x.dtype().is_complex() { ops::conj(&x) } else { Ok(x) }
 }
 
-/// A value without its derivative: reading bits has none.
-pub(super) fn constant(x: &Value) -> Result<Value> {
-    if matches!(x, Value::Array(_)) {
-        return Ok(x.clone());
-    }
-    let bare = |part: &Value| ops::bitcast(part, part.dtype());
-    if x.dtype().is_complex() {
-        return ops::complex(&bare(&ops::real(x)?)?, &bare(&ops::imag(x)?)?);
-    }
-    bare(x)
-}
-
 /// The batch rule of a system of which only the right side, the last operand, is mapped: the batch
 /// becomes more columns (rows, if the matrix stands on its right).
 pub(super) fn fold_batch(

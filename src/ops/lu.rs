@@ -4,8 +4,8 @@
 //! that runs everywhere.
 
 use super::linalg::{
-    Transpose, Triangle, check_beside, check_matrix, constant, fold_batch, identity, lower_part,
-    matrix, product, transposed, triangular_solve, upper_part,
+    Transpose, Triangle, check_beside, check_matrix, fold_batch, identity, lower_part, matrix,
+    product, transposed, triangular_solve, upper_part,
 };
 use super::{add, neg, sub};
 use crate::aval::{Aval, Avals};
@@ -117,7 +117,7 @@ fn square_factors(lu: &Value) -> Result<(Value, Value)> {
 /// The rows of each matrix in the order given.
 fn rows_in_order(x: &Value, order: &Value) -> Result<Value> {
     let lead = x.rank() - 2;
-    if x.shape()[lead] == 0 {
+    if x.shape().size() == 0 {
         return Ok(x.clone());
     }
     let dims = GatherDims {
@@ -149,8 +149,8 @@ fn factored(x: &Value) -> Result<Values> {
     let int = |sizes: &[usize]| Aval::new(DType::I32, sizes);
     let flat = ops::reshape(x, &Shape::new(&[count, rows, columns]))?;
     let order = ops::iota(DType::I32, &Shape::new(&[count, rows]), 1)?;
-    if steps == 0 {
-        let none = ops::zeros(&Aval::new(DType::I32, lead.insert(lead.rank(), 0)))?;
+    if steps * count == 0 {
+        let none = ops::zeros(&Aval::new(DType::I32, lead.insert(lead.rank(), steps)))?;
         let order = ops::reshape(&order, &lead.insert(lead.rank(), rows))?;
         return Ok(smallvec![x.clone(), none, order]);
     }
@@ -344,6 +344,6 @@ impl Primitive for LinearSolve {
 /// If the operands differ in dtype or batch axes, `a` is not square, or `b` does not fit.
 pub fn solve(a: &Value, b: &Value) -> Result<Value> {
     check_beside("solve", a.aval(), b.aval(), true)?;
-    let (factors, _, order) = lu(&constant(a)?)?;
+    let (factors, _, order) = lu(&ops::stop_gradient(a)?)?;
     LinearSolve { transpose: false }.solve(&[a.clone(), factors, order], b)
 }

@@ -122,6 +122,11 @@ fn determinants_agree_with_each_other() {
     assert_eq!(singular.det().unwrap().item::<f64>().unwrap(), 0.0);
     assert_eq!(singular.slogdet().unwrap().0.item::<f64>().unwrap(), 0.0);
     close(&t(&[], &[0, 0]).det().unwrap(), &t(&[1.], &[]), 1e-15);
+    let none = t(&[], &[0, 3, 3]);
+    assert_eq!(none.det().unwrap().shape(), Shape::new(&[0]));
+    assert_eq!(grad(|a: &Tensor| a.logdet()?.sum())(&none).unwrap().shape(), none.shape());
+    assert_eq!(none.inv().unwrap().shape(), none.shape());
+    assert_eq!(none.lu().unwrap().2.shape(), none.shape());
 }
 
 #[test]

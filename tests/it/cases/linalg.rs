@@ -41,10 +41,13 @@ pub fn rows(rows: &mut Vec<Case>) {
             (&[4, 2], "tall"),
             (&[2, 3], "wide"),
             (&[2, 0, 3], "empty"),
+            (&[0, 2, 2], "no matrix"),
         ] {
             rows.push(Case::many("lu", [arg(dtype, shape)], lu).tag(tag).tol(10.0, "quotients"));
         }
-        for (a, b) in [(&[3, 3][..], &[3, 2][..]), (&[2, 4, 4], &[2, 4, 1])] {
+        for (a, b) in
+            [(&[3, 3][..], &[3, 2][..]), (&[2, 4, 4], &[2, 4, 1]), (&[0, 2, 2], &[0, 2, 1])]
+        {
             let operands = [arg(dtype, a), arg(dtype, b)];
             let case =
                 Case::one("linear_solve", operands, |v| ops::solve(&definite(&v[0])?, &v[1]));
