@@ -2,11 +2,11 @@
 //!
 //! A value that requires grad is a tracer of one trace that never ends: its primal value and the
 //! [`Node`] that it came from. [`bind`] meets such an operand only where it looks at tracers at all,
-//! so tensors that need no gradient pay nothing. [`process`] then runs the primitive's `jvp` rule on
-//! the primals, with variables of a small tape as tangents; the tape becomes a node whose edges lead
-//! to the nodes of the operands. [`Backward`] goes over the nodes from the youngest to the oldest
-//! and transposes each one's tape. Values are never overwritten, so what a node keeps stays as it
-//! was, whatever is written in place later: there are no version counters.
+//! so tensors that need no gradient pay nothing. There the primitive's `jvp` rule runs on the
+//! primals, with variables of a small tape as tangents; the tape becomes a node whose edges lead to
+//! the nodes of the operands. [`Backward`] goes over the nodes from the youngest to the oldest and
+//! transposes each one's tape. Values are never overwritten, so what a node keeps stays as it was,
+//! whatever is written in place later: there are no version counters.
 //!
 //! A value belongs to the trace that was current when it came to require grad (its level). Inside of
 //! a transform that started later it is a constant from outside; [`bind`] in its own trace treats it
