@@ -79,6 +79,22 @@ const FUNCTIONS: &[(&str, Function)] = &[
         let y = x.square()?;
         jit(|z: &Tensor| z.mul(&y)?.sum()).call(x)
     }),
+    ("custom_vjp", |x| {
+        let clipped = custom_vjp(
+            |x: &Tensor| Ok(x.clone()),
+            |x: &Tensor| Ok((x.clone(), x.clone())),
+            |x: &Tensor, ct: &Tensor| ct.clamp(-1.0, 1.0)?.mul(&x.cos()?),
+        );
+        clipped(&x.mul(1.0)?)?.square()?.sum()
+    }),
+    ("custom_jvp", |x| {
+        let sine = custom_jvp(Tensor::sin, |x: &Tensor, t: &Tensor| {
+            Ok((x.sin()?, x.cos()?.mul(t)?.mul(2.0)?))
+        });
+        sine(x)?.sum()
+    }),
+    ("checkpoint", |x| checkpoint(|x: &Tensor| x.sin()?.mul(x)?.exp())(x)?.sum()),
+    ("vmap", |x| vmap(|row: &Tensor| row.softmax(0)?.mul(x)?.sum())(x)?.square()?.sum()),
     ("sort and cumsum", |x| x.sort(-1, false)?.0.cumsum(0)?.square()?.sum()),
 ];
 
