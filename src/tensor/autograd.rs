@@ -1,8 +1,8 @@
 //! Torch's derivatives: `requires_grad_`, `backward`, `.grad()`, hooks, and the functional
 //! [`grad`]; [`no_grad`] and [`enable_grad`].
 //!
-//! They are the same rules as those of the transform [`grad`](crate::grad), remembered by the
-//! tensors. What a tensor holds is never overwritten below this surface, so an in-place write never
+//! They are the same rules as those of the transform [`grad`](crate::grad()), remembered by
+//! the tensors. What a tensor holds is never overwritten below this surface, so an in-place write never
 //! spoils what an earlier operation keeps for its derivative: where torch says that a saved tensor
 //! was modified, the derivative here is that of the values which were used. Reading a tensor
 //! (`to_vec`, `item`, printing) reads its value, whether it requires grad or not.
