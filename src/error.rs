@@ -58,6 +58,9 @@ pub enum ErrorKind {
     OutOfMemory,
     /// A derivative that is not what differences say: of `check_grads`.
     Derivative,
+    /// A function of the user's that a program calls and that panicked, or a plugin whose programs
+    /// cannot call back.
+    Callback,
     /// A result that is not a number, or infinite: of `debug_nans` and `debug_infs`.
     NotFinite,
     /// A file or text that is not in the format it should be.

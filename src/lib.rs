@@ -41,6 +41,7 @@ pub use oxbridge_derive::{Module, Tree};
 pub use shape::Shape;
 pub use tensor::autograd;
 pub use tensor::autograd::{enable_grad, no_grad};
+pub use tensor::debug::{debug_callback, debug_print};
 pub use trace::Value;
 pub use trace::cell::Tensor;
 pub use trace::finite::{debug_infs, debug_nans};

@@ -12,7 +12,7 @@
 //! | [`plugin`], [`client`], [`device`], [`topology`] | a plugin, its devices opened, described |
 //! | [`transfer`], [`buffer`] | host to device, arrays on a device |
 //! | [`executable`] | compiled programs and their runs |
-//! | [`extensions`] | the FFI extension |
+//! | [`extensions`], [`ffi`] | the FFI extension, and how its handlers are called |
 //! | [`layout`] | what the structs are called in C and where their fields lie |
 //!
 //! Beyond the header's names there are two traits. [`Struct`] tells each struct's C name, its
@@ -41,6 +41,7 @@ pub mod error;
 pub mod event;
 pub mod executable;
 pub mod extensions;
+pub mod ffi;
 pub mod layout;
 pub mod plugin;
 pub mod topology;
@@ -54,6 +55,7 @@ pub use error::*;
 pub use event::*;
 pub use executable::*;
 pub use extensions::*;
+pub use ffi::*;
 pub use layout::{Function, Layout, Struct, codes, layouts};
 pub use plugin::*;
 pub use topology::*;

@@ -212,10 +212,14 @@ impl Client {
             let executable = Executable::Host((program.host)());
             return Ok(Loaded { executable, outs: self.host_outs(program) });
         };
+        if program.host_calls {
+            check_host_calls(session, program)?;
+        }
+        let keep = !program.host_calls;
         match program.place {
             ProgramPlace::Device(device) => {
                 let text = (program.stablehlo)(&[])?;
-                let executable = session.compile(&text, &[device.index as usize], false)?;
+                let executable = session.compile(&text, &[device.index as usize], false, keep)?;
                 let executable = Executable::Pjrt(Arc::new(executable));
                 Ok(Loaded { executable, outs: program.outs.iter().cloned().collect() })
             }
@@ -246,12 +250,30 @@ impl Client {
     }
 }
 
+/// Whether the program may call functions of this process there; the plugin is told of them.
+fn check_host_calls(session: &Session, program: &Program<'_>) -> Result<()> {
+    let fail = |why: String| {
+        Err(Error::new(ErrorKind::Callback, "debug_callback", why)
+            .help("call it outside of `jit`, or run on the host backend"))
+    };
+    if let ProgramPlace::Mesh(mesh) = program.place {
+        return fail(format!("a compiled program on {mesh} cannot call back: it has parts only"));
+    }
+    if session.platform() != "cpu" {
+        let name = session.platform();
+        return fail(format!(
+            "programs of the `{name}` plugin cannot call back: memory of its own"
+        ));
+    }
+    super::pjrt::ffi::register(session.client().plugin())
+}
+
 /// Compiles over a mesh; where the compiler's choice of a result's sharding cannot be told by the
 /// mesh's axes, compiles again with whole results.
 fn compile_on_mesh(session: &Session, program: &Program<'_>, mesh: &Mesh) -> Result<Loaded> {
     let devices: Vec<usize> = mesh.device_ids().iter().map(|d| d.index as usize).collect();
     let compile = |shardings: &[Option<NamedSharding>]| {
-        session.compile(&(program.stablehlo)(shardings)?, &devices, true)
+        session.compile(&(program.stablehlo)(shardings)?, &devices, true, true)
     };
     let executable = compile(program.out_shardings)?;
     if let Some(outs) = result_avals(&executable, mesh, program.outs)? {

@@ -6,6 +6,7 @@
 
 pub mod client;
 pub mod host;
+pub mod host_call;
 pub mod metrics;
 pub mod pjrt;
 pub mod session;
@@ -43,6 +44,8 @@ pub struct Program<'a> {
     pub outs: &'a [Aval],
     /// The shardings that the results must have; empty or none leaves them to the compiler.
     pub out_shardings: &'a [Option<NamedSharding>],
+    /// Whether it calls functions of this process.
+    pub host_calls: bool,
     /// The mesh, if the program runs on several devices; else the one device.
     pub place: ProgramPlace<'a>,
 }

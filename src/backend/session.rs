@@ -78,7 +78,7 @@ impl Session {
     }
 
     /// The executable of a StableHLO module on the devices at the given positions: from the disk
-    /// cache, or else compiled and kept there.
+    /// cache, or else compiled and kept there; past the cache if it is not to be kept.
     ///
     /// # Errors
     /// What the plugin's compiler says.
@@ -87,13 +87,15 @@ impl Session {
         stablehlo: &str,
         devices: &[usize],
         shardy: bool,
+        keep: bool,
     ) -> Result<pjrt::Executable> {
         let ids = devices.iter().map(|&d| self.client.devices()[d].id()).collect();
         let mut options = CompileOptions::spmd(ids).exact_on(&self.platform);
         options.shardy = shardy;
         options.propagate_outputs = shardy;
         let options = options.encode();
-        let key = self.cache.as_ref().map(|(_, identity)| identity.key(stablehlo, &options));
+        let cache = self.cache.as_ref().filter(|_| keep);
+        let key = cache.map(|(_, identity)| identity.key(stablehlo, &options));
         if let (Some((cache, _)), Some(key)) = (&self.cache, &key)
             && let Some(bytes) = cache.get(key)
         {

@@ -30,10 +30,12 @@
 //! | [`custom`] | functions whose derivative is given |
 //! | [`collective`] | `psum`, `all_gather`, … over the examples of a named `vmap` |
 //! | [`checkpoint`](mod@checkpoint) | calls whose values are worked out again, `checkpoint_name` |
+//! | [`callback`] | `debug_callback` |
 //! | [`call`] | a graph as one operation, and [`call::fused`] |
 
 pub mod binary;
 pub mod call;
+pub mod callback;
 pub mod checkpoint;
 pub mod collective;
 pub mod compare;
@@ -64,6 +66,7 @@ pub mod while_loop;
 pub mod window;
 
 pub use binary::*;
+pub use callback::*;
 pub use compare::*;
 pub use cond::*;
 pub use conv::*;

@@ -26,12 +26,14 @@
 //! | [`sharding`] | `shard`, `with_sharding_constraint`, `visualize_sharding` |
 //! | [`inplace`] | `add_`, `copy_`, … |
 //! | [`mod@autograd`] | `requires_grad_`, `backward`, `grad`, hooks, `no_grad`, `detach`, `copy` |
+//! | [`debug`] | `debug_print`, `debug_callback` |
 //! | [`print`](mod@print) | `Display` |
 
 pub mod arithmetic;
 pub mod autograd;
 pub mod conv;
 pub mod create;
+pub mod debug;
 pub mod einsum;
 pub mod index;
 pub mod inplace;

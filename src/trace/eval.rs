@@ -16,6 +16,7 @@ use crate::array::{Array, Place};
 use crate::aval::{Aval, Avals};
 use crate::backend::client::Costs;
 use crate::backend::host::HostArray;
+use crate::backend::host_call::HostCall;
 use crate::backend::{
     Buffer, Client, Device, Executable, HostProgram, Loaded, Program, ProgramPlace, Shards, pjrt,
 };
@@ -34,6 +35,8 @@ pub struct Compiled {
     mesh: Option<Mesh>,
     client: Client,
     loaded: Loaded,
+    /// The functions of this process that it calls.
+    host_calls: SmallVec<[Arc<HostCall>; 1]>,
     last_use: Use,
 }
 
@@ -150,6 +153,7 @@ fn compile(
         Some(graph) => Arc::clone(graph),
         None => Arc::new(single(&prim, &bare, &outs)),
     };
+    let host_calls = prim.host_calls();
     let whole = mesh.map(NamedSharding::replicated);
     let shardings: Vec<Option<NamedSharding>> =
         ins.iter().map(|a| a.sharding().cloned().or_else(|| whole.clone())).collect();
@@ -172,12 +176,18 @@ fn compile(
         host: &|| host_program(&prim, &outs),
         outs: &outs,
         out_shardings: prim.out_shardings(),
+        host_calls: !host_calls.is_empty(),
         place: mesh.map_or(ProgramPlace::Device(device), ProgramPlace::Mesh),
     };
     let client = Device::by_id(device)?.client().clone();
-    let loaded = client.compile(&program)?;
+    let loaded = if prim.graphs().is_empty() && program.host_calls {
+        let executable = Executable::Host(host_program(&prim, &outs));
+        Loaded { executable, outs: outs.clone() }
+    } else {
+        client.compile(&program)?
+    };
     let (prim, mesh, last_use) = (Arc::clone(&prim), mesh.cloned(), Use::default());
-    Ok(Compiled { prim, ins, device, mesh, client, loaded, last_use })
+    Ok(Compiled { prim, ins, device, mesh, client, loaded, last_use, host_calls })
 }
 
 /// The graph of one primitive.
@@ -211,16 +221,30 @@ impl Compiled {
     fn run(&self, arrays: &[&Array], place: Place) -> Result<Values> {
         self.client.executed();
         let outs = match (&self.loaded.executable, &self.mesh) {
-            (Executable::Host(program), _) => self.run_on_host(program, arrays, place)?,
-            (Executable::Pjrt(executable), None) => self.run_on_one(executable, arrays, place)?,
+            (Executable::Host(program), _) => self.run_on_host(program, arrays, place),
+            (Executable::Pjrt(executable), None) => self.run_on_one(executable, arrays, place),
             (Executable::Pjrt(executable), Some(mesh)) => {
-                self.run_on_mesh(executable, arrays, place, mesh)?
+                self.run_on_mesh(executable, arrays, place, mesh)
             }
         };
+        let outs = if self.host_calls.is_empty() { outs? } else { self.called_back(outs)? };
         for (array, _) in arrays.iter().zip(self.prim.donated()).filter(|(_, d)| **d) {
             array.set_donated();
         }
         Ok(outs)
+    }
+
+    /// The results once the program has ended; the error of a function that it called.
+    #[cold]
+    fn called_back(&self, outs: Result<Values>) -> Result<Values> {
+        let ended = outs.and_then(|outs| {
+            outs.iter().try_for_each(|out| out.array("wait")?.block())?;
+            Ok(outs)
+        });
+        match self.host_calls.iter().find_map(|call| call.take_failure()) {
+            Some(error) => Err(error),
+            None => ended,
+        }
     }
 
     fn wrap(&self, index: usize, place: Place, buffers: Shards) -> Value {

@@ -7,6 +7,7 @@ use super::{Value, Values, bind};
 use crate::array::Array;
 use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
+use crate::backend::host_call::HostCall;
 use crate::dtype::Scalar;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mesh::Mesh;
@@ -57,6 +58,8 @@ pub struct Graph {
     avals: Vec<Aval>,
     mesh: Option<Mesh>,
     axis_names: Vec<AxisName>,
+    /// The functions of this process that equations call.
+    host_calls: Vec<Arc<HostCall>>,
     derived: Mutex<Vec<(DerivedKey, Arc<dyn Any + Send + Sync>)>>,
 }
 
@@ -81,6 +84,7 @@ impl Graph {
         let mut graph = Graph {
             mesh,
             axis_names: Vec::new(),
+            host_calls: Vec::new(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             inputs,
             eqns,
@@ -94,6 +98,9 @@ impl Graph {
     }
 
     fn drop_dead(&mut self) {
+        for eqn in &self.eqns {
+            self.host_calls.extend(eqn.prim.host_calls());
+        }
         let mut live = vec![false; self.avals.len()];
         let mark = |live: &mut Vec<bool>, atom: &Atom| {
             if let Atom::Var(v) = atom {
@@ -103,13 +110,20 @@ impl Graph {
         self.outputs.iter().for_each(|a| mark(&mut live, a));
         let mut keep = vec![false; self.eqns.len()];
         for (i, eqn) in self.eqns.iter().enumerate().rev() {
-            keep[i] = eqn.outputs.iter().any(|&v| live[v as usize]);
+            // What has an effect is not left out; most graphs have nothing of the kind.
+            keep[i] = eqn.outputs.iter().any(|&v| live[v as usize])
+                || (!self.host_calls.is_empty() && !eqn.prim.host_calls().is_empty());
             if keep[i] {
                 eqn.inputs.iter().for_each(|a| mark(&mut live, a));
             }
         }
         let mut keep = keep.into_iter();
         self.eqns.retain(|_| keep.next().unwrap_or(true));
+    }
+
+    /// The functions of this process that the graph calls.
+    pub fn host_calls(&self) -> &[Arc<HostCall>] {
+        &self.host_calls
     }
 
     fn note_axis_names(&mut self) {

@@ -17,6 +17,8 @@ pub struct Lowering {
     texts: Vec<String>,
     mesh: Option<Mesh>,
     platform: String,
+    /// The result of the operation with an effect that was written last in this body.
+    effect: Option<Val>,
 }
 
 /// How the module's entry is called.
@@ -44,12 +46,23 @@ impl Lowering {
             texts: Vec::new(),
             mesh: None,
             platform: platform.into(),
+            effect: None,
         }
     }
 
     /// The platform that the module is compiled for: `cpu`, `tpu`, …; empty if it is not known.
     pub fn platform(&self) -> &str {
         &self.platform
+    }
+
+    /// The result of the last operation with an effect in this body, for the next to follow it.
+    pub fn take_effect(&mut self) -> Option<Val> {
+        self.effect.take()
+    }
+
+    /// Says what the next operation with an effect has to follow.
+    pub fn set_effect(&mut self, effect: Option<Val>) {
+        self.effect = effect;
     }
 
     /// Writes one op; see [`Body::op`].
@@ -94,7 +107,9 @@ impl Lowering {
         let mut inner = self.body.nested();
         let args: Vec<Val> = params.iter().map(|a| Val::new(inner.fresh(), a)).collect();
         let outer = std::mem::replace(&mut self.body, inner);
+        let effect = self.effect.take();
         let results = fill(self, &args);
+        self.effect = effect;
         let mut inner = std::mem::replace(&mut self.body, outer);
         inner.ret("stablehlo.return", &results?);
         Ok(self.body.close(inner, &args))
@@ -169,7 +184,9 @@ impl Lowering {
         self.functions.push((graph.id(), unique.clone()));
         let outer = std::mem::replace(&mut self.body, Body::new(2));
         let args = arguments(&graph.in_avals());
+        let effect = self.effect.take();
         let results = self.inline(graph, &args);
+        self.effect = effect;
         let mut body = std::mem::replace(&mut self.body, outer);
         let results = results?;
         body.ret("func.return", &results);

@@ -3,6 +3,7 @@
 use super::{Value, Values};
 use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
+use crate::backend::host_call::HostCall;
 use crate::error::Result;
 use crate::hlo::Val;
 use crate::mesh::{Mesh, NamedSharding};
@@ -142,6 +143,12 @@ pub trait Primitive: PrimitiveKey + Debug + Send + Sync + 'static {
     fn open(&self, operands: &[Value], run: RunGraph<'_>) -> Result<Option<Values>> {
         let _ = (operands, run);
         Ok(None)
+    }
+
+    /// The functions of this process that the operation, or one in its graphs, calls. Such an
+    /// operation is never left out.
+    fn host_calls(&self) -> SmallVec<[Arc<HostCall>; 1]> {
+        self.graphs().iter().flat_map(|graph| graph.host_calls()).cloned().collect()
     }
 
     /// The axes of `vmap` that the operation, or one in its graphs, names.

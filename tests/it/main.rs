@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod autograd;
+mod callbacks;
 mod cases;
 mod check;
 mod checkpoint;

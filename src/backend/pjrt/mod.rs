@@ -29,6 +29,7 @@ pub mod event;
 pub mod executable;
 #[cfg(test)]
 mod fake;
+pub mod ffi;
 mod hlo_text;
 pub mod install;
 pub mod options;
