@@ -1,5 +1,5 @@
 //! Matrices over the last two axes: `cholesky`, `triangular_solve`, and what their rules share with
-//! [`lu`](super::lu).
+//! [`lu`](super::lu()).
 
 use super::{add, bad_dtype, mul, neg};
 use crate::aval::{Aval, Avals};

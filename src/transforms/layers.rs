@@ -54,7 +54,7 @@ pub fn scan_layers<L: Tree, X: Tree>(
 ///
 /// The stacked form is a tree as any other: a model may keep its parameters so, and optimisers,
 /// `grad` and `jit` work on it. With inputs or results of each layer's own use
-/// [`scan`](super::scan) itself over `(stacked, inputs)`.
+/// [`scan`](super::scan()) itself over `(stacked, inputs)`.
 ///
 /// # Errors
 /// If the tensors' sizes on axis 0 differ or there is no tensor; as for [`scan_layers`].

@@ -50,7 +50,7 @@ impl Lowered {
     /// signature then compiles nothing.
     ///
     /// # Errors
-    /// What the compiler says; [`ErrorKind::NotConcrete`] inside of another transform.
+    /// What the compiler says; [`ErrorKind::NotConcrete`](crate::ErrorKind::NotConcrete) inside of another transform.
     ///
     /// # Example
     /// ```
