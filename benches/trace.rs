@@ -87,8 +87,15 @@ fn compile() -> BenchResult {
     };
     let args = zeros(12)?;
     let (unrolled, _) = lower(unrolled, &args)?;
+    let model = stacked(&args.0.0)?;
+    let args = ((model.clone(), adamw(&model)?), args.1);
     let (scanned, _) = lower(scanned, &args)?;
     let (mut a, mut b) = (Vec::new(), Vec::new());
+    if let Some(d) = std::env::var_os("DUMP") {
+        let d = std::path::Path::new(&d);
+        std::fs::write(d.join("u.mlir"), &unrolled)?;
+        std::fs::write(d.join("s.mlir"), &scanned)?;
+    }
     for _ in 0..COMPILES {
         a.push(compile_ms(session.client(), &unrolled)?);
         b.push(compile_ms(session.client(), &scanned)?);
@@ -99,22 +106,23 @@ fn compile() -> BenchResult {
     Ok(())
 }
 
-/// The same step with the blocks stacked and scanned over.
+/// The same step of a model whose blocks are one block of stacked arrays, with a scan over it.
 fn scanned((state, (ids, targets)): &(State, Batch)) -> Result<(State, Tensor)> {
     step(state, |model| {
-        let layers = stacked(&model.blocks)?;
         let x = model.embed(ids)?;
         let body = |x: &Tensor, block: &Block| Ok((block.forward(x)?, ()));
-        model.loss_of(&scan(body, &x, &layers, ScanOptions::default())?.0, targets)
+        let (x, ()) = scan(body, &x, &model.blocks[0], ScanOptions::default())?;
+        model.loss_of(&x, targets)
     })
 }
 
-/// One block whose arrays have the layers as their first axis.
-fn stacked(blocks: &[Block]) -> Result<Block> {
+/// The model with one block whose arrays have the layers as their first axis.
+fn stacked(model: &Gpt) -> Result<Gpt> {
     let mut lists: Vec<std::vec::IntoIter<Tensor>> =
-        blocks.iter().map(|block| block.parameters().into_iter()).collect();
-    blocks[0].map(&mut |_| {
+        model.blocks.iter().map(|block| block.parameters().into_iter()).collect();
+    let block = model.blocks[0].map(&mut |_| {
         let parts: Vec<Tensor> = lists.iter_mut().filter_map(Iterator::next).collect();
         Tensor::stack(&parts, 0)
-    })
+    })?;
+    Ok(Gpt { blocks: vec![block], ..model.clone() })
 }

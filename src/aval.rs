@@ -108,15 +108,26 @@ impl Aval {
 
     /// The type in StableHLO's text: `tensor<2x3xf32>`.
     pub fn hlo(&self) -> String {
-        use fmt::Write;
-        let mut out = String::from("tensor<");
-        for d in self.shape().iter() {
-            // Writing to a `String` cannot fail.
-            let _ = write!(out, "{d}x");
+        let mut out = String::with_capacity(24);
+        self.write_hlo(&mut out);
+        out
+    }
+
+    /// Appends [`Aval::hlo`].
+    pub fn write_hlo(&self, out: &mut String) {
+        out.push_str("tensor<");
+        for &d in self.shape().iter() {
+            crate::shape::push_number(out, d);
+            out.push('x');
         }
         out.push_str(self.dtype().hlo_name());
         out.push('>');
-        out
+    }
+
+    /// Whether dtype and shape are equal; shardings may differ.
+    pub fn same_elements(&self, other: &Aval) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+            || (self.dtype() == other.dtype() && self.shape() == other.shape())
     }
 }
 

@@ -2,30 +2,40 @@
 
 use crate::aval::Aval;
 use crate::dtype::{Category, DType, Scalar};
-use std::fmt::{Display, Write};
-use std::sync::Arc;
+use crate::shape::push_number;
+use smallvec::SmallVec;
+use std::borrow::Borrow;
+use std::fmt::{self, Display, Write};
 
 /// An SSA value in a function's body: its name (`%3`, `%3#1`, `%arg0`) and its type.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Val {
-    name: Arc<str>,
+    /// ASCII, most often without an allocation.
+    name: SmallVec<[u8; 16]>,
     aval: Aval,
 }
 
 impl Val {
     /// The value of that name and type.
     pub fn new(name: impl AsRef<str>, aval: &Aval) -> Val {
-        Val { name: Arc::from(name.as_ref()), aval: aval.clone() }
+        Val { name: SmallVec::from_slice(name.as_ref().as_bytes()), aval: aval.clone() }
     }
 
     /// The name, with its `%`.
     pub fn name(&self) -> &str {
-        &self.name
+        // It was made of a `str`.
+        std::str::from_utf8(&self.name).unwrap_or_default()
     }
 
     /// The type.
     pub fn aval(&self) -> &Aval {
         &self.aval
+    }
+}
+
+impl fmt::Debug for Val {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name(), self.aval)
     }
 }
 
@@ -50,8 +60,13 @@ impl Body {
 
     /// Writes one line at the body's depth.
     pub fn line(&mut self, line: impl Display) {
+        self.indent();
         // Writing to a `String` cannot fail.
-        let _ = writeln!(self.text, "{:indent$}{line}", "", indent = self.depth * 2);
+        let _ = writeln!(self.text, "{line}");
+    }
+
+    fn indent(&mut self) {
+        (0..self.depth).for_each(|_| self.text.push_str("  "));
     }
 
     /// A name that no other value of the function has.
@@ -60,74 +75,123 @@ impl Body {
         format!("%{}", self.next - 1)
     }
 
+    /// Starts the line of an op: `%3 = `, `%3:2 = ` or nothing. Gives the results.
+    fn begin(&mut self, outs: &[Aval]) -> Vec<Val> {
+        self.indent();
+        let start = self.text.len();
+        self.text.push('%');
+        push_number(&mut self.text, self.next);
+        self.next += 1;
+        if let [one] = outs {
+            let value = Val::new(&self.text[start..], one);
+            self.text.push_str(" = ");
+            return vec![value];
+        }
+        let name = self.text.split_off(start);
+        if !outs.is_empty() {
+            // Writing to a `String` cannot fail.
+            let _ = write!(self.text, "{name}:{} = ", outs.len());
+        }
+        let one = |(i, aval)| Val::new(format!("{name}#{i}"), aval);
+        outs.iter().enumerate().map(one).collect()
+    }
+
+    fn names<V: Borrow<Val>>(&mut self, values: &[V]) {
+        for (i, value) in values.iter().enumerate() {
+            if i > 0 {
+                self.text.push_str(", ");
+            }
+            self.text.push_str(value.borrow().name());
+        }
+    }
+
+    fn types<'a>(&mut self, avals: impl Iterator<Item = &'a Aval>) {
+        for (i, aval) in avals.enumerate() {
+            if i > 0 {
+                self.text.push_str(", ");
+            }
+            aval.write_hlo(&mut self.text);
+        }
+    }
+
     /// Writes `name operands {attrs} : types`: the short form when all types are equal and there
     /// are no attributes, else MLIR's generic form, which CHLO's ops have always. Gives the results.
-    pub fn op(&mut self, name: &str, operands: &[&Val], attrs: &str, outs: &[Aval]) -> Vec<Val> {
+    pub fn op<V: Borrow<Val>>(
+        &mut self,
+        name: &str,
+        operands: &[V],
+        attrs: &str,
+        outs: &[Aval],
+    ) -> Vec<Val> {
         let same = outs.len() == 1
             && !name.starts_with("chlo.")
             && attrs.is_empty()
             && !operands.is_empty()
             && operands.len() <= 2
-            && operands.iter().all(|v| v.aval.unsharded() == outs[0].unsharded());
-        if same {
-            let out = self.fresh();
-            let names = join(operands.iter().map(|v| v.name()));
-            self.line(format_args!("{out} = {name} {names} : {}", outs[0].hlo()));
-            return vec![Val::new(out, &outs[0])];
+            && operands.iter().all(|v| v.borrow().aval.same_elements(&outs[0]));
+        if !same {
+            return self.generic(name, operands, attrs, "", outs);
         }
-        self.generic(name, operands, attrs, "", outs)
+        let results = self.begin(outs);
+        self.text.push_str(name);
+        self.text.push(' ');
+        self.names(operands);
+        self.text.push_str(" : ");
+        self.types(outs.iter());
+        self.text.push('\n');
+        results
     }
 
     /// Writes an op in MLIR's generic form, with `regions` as text (each `({ … })`, or empty).
-    pub fn generic(
+    pub fn generic<V: Borrow<Val>>(
         &mut self,
         name: &str,
-        operands: &[&Val],
+        operands: &[V],
         attrs: &str,
         regions: &str,
         outs: &[Aval],
     ) -> Vec<Val> {
-        let out = self.fresh();
-        let names = join(operands.iter().map(|v| v.name()));
-        let ins = join(operands.iter().map(|v| v.aval.hlo()));
-        let types = join(outs.iter().map(Aval::hlo));
-        let types = if outs.len() == 1 { types } else { format!("({types})") };
-        let attrs = if attrs.is_empty() { String::new() } else { format!(" {{{attrs}}}") };
-        let regions = if regions.is_empty() { String::new() } else { format!(" ({regions})") };
-        let head = match outs.len() {
-            0 => String::new(),
-            1 => format!("{out} = "),
-            n => format!("{out}:{n} = "),
-        };
-        self.line(format_args!("{head}\"{name}\"({names}){regions}{attrs} : ({ins}) -> {types}"));
-        match outs {
-            [one] => vec![Val::new(out, one)],
-            many => {
-                many.iter().enumerate().map(|(i, a)| Val::new(format!("{out}#{i}"), a)).collect()
+        let results = self.begin(outs);
+        for part in ["\"", name, "\"("] {
+            self.text.push_str(part);
+        }
+        self.names(operands);
+        self.text.push(')');
+        for (open, part, close) in [(" (", regions, ")"), (" {", attrs, "}")] {
+            if !part.is_empty() {
+                [open, part, close].into_iter().for_each(|p| self.text.push_str(p));
             }
         }
+        self.text.push_str(" : (");
+        self.types(operands.iter().map(|v| v.borrow().aval()));
+        self.text.push_str(if outs.len() == 1 { ") -> " } else { ") -> (" });
+        self.types(outs.iter());
+        self.text.push_str(if outs.len() == 1 { "\n" } else { ")\n" });
+        results
     }
 
     /// Writes a constant that holds `value` everywhere.
     pub fn constant(&mut self, value: Scalar, aval: &Aval) -> Val {
-        let out = self.fresh();
-        self.line(format_args!(
-            "{out} = stablehlo.constant dense<{}> : {}",
-            scalar(value),
-            aval.hlo()
-        ));
-        Val::new(out, aval)
+        let mut results = self.begin(std::slice::from_ref(aval));
+        self.text.push_str("stablehlo.constant dense<");
+        self.text.push_str(&scalar(value));
+        self.text.push_str("> : ");
+        aval.write_hlo(&mut self.text);
+        self.text.push('\n');
+        results.swap_remove(0)
     }
 
     /// Writes the terminator.
     pub fn ret(&mut self, op: &str, results: &[Val]) {
-        let names = join(results.iter().map(Val::name));
-        let types = join(results.iter().map(|v| v.aval.hlo()));
-        if results.is_empty() {
-            self.line(op);
-        } else {
-            self.line(format_args!("{op} {names} : {types}"));
+        self.indent();
+        self.text.push_str(op);
+        if !results.is_empty() {
+            self.text.push(' ');
+            self.names(results);
+            self.text.push_str(" : ");
+            self.types(results.iter().map(Val::aval));
         }
+        self.text.push('\n');
     }
 
     /// Starts a region's body inside of this one: the same names go on.
@@ -142,12 +206,35 @@ impl Body {
     }
 
     fn into_region(self, args: &[Val], depth: usize) -> String {
-        let params = join(args.iter().map(|v| format!("{}: {}", v.name(), v.aval.hlo())));
         let pad = " ".repeat(depth * 2);
-        let head =
-            if args.is_empty() { String::new() } else { format!("{pad}  ^bb0({params}):\n") };
-        format!("{{\n{head}{}{pad}}}", self.text)
+        let mut out = String::with_capacity(self.text.len() + 64);
+        out.push_str("{\n");
+        if !args.is_empty() {
+            let params = join(args.iter().map(|v| format!("{}: {}", v.name(), v.aval.hlo())));
+            for part in [&pad, "  ^bb0(", &params, "):\n"] {
+                out.push_str(part);
+            }
+        }
+        for part in [self.text.as_str(), &pad, "}"] {
+            out.push_str(part);
+        }
+        out
     }
+}
+
+/// Appends the items between two marks, `, ` in between.
+fn listed<T: Display>(open: &str, items: impl IntoIterator<Item = T>, close: &str) -> String {
+    let mut out = String::with_capacity(32);
+    out.push_str(open);
+    for (i, item) in items.into_iter().enumerate() {
+        if i > 0 {
+            out.push_str(", ");
+        }
+        // Writing to a `String` cannot fail.
+        let _ = write!(out, "{item}");
+    }
+    out.push_str(close);
+    out
 }
 
 /// Joins with `, `.
@@ -164,19 +251,19 @@ pub fn join<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
 
 /// `[1, 2]`.
 pub fn list<T: Display>(items: impl IntoIterator<Item = T>) -> String {
-    format!("[{}]", join(items.into_iter().map(|i| i.to_string())))
+    listed("[", items, "]")
 }
 
 /// `array<i64: 1, 2>`; `array<i64>` if empty.
 pub fn i64_array<T: Display>(items: impl IntoIterator<Item = T>) -> String {
-    let text = join(items.into_iter().map(|i| i.to_string()));
-    if text.is_empty() { "array<i64>".into() } else { format!("array<i64: {text}>") }
+    let mut items = items.into_iter().peekable();
+    if items.peek().is_none() { "array<i64>".into() } else { listed("array<i64: ", items, ">") }
 }
 
 /// `array<i1: true, false>`; `array<i1>` if empty.
 pub fn bool_array(items: impl IntoIterator<Item = bool>) -> String {
-    let text = join(items.into_iter().map(|i| i.to_string()));
-    if text.is_empty() { "array<i1>".into() } else { format!("array<i1: {text}>") }
+    let mut items = items.into_iter().peekable();
+    if items.peek().is_none() { "array<i1>".into() } else { listed("array<i1: ", items, ">") }
 }
 
 /// Pairs as `dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>`, the form of padding attributes.

@@ -256,6 +256,21 @@ pub fn inverse_permutation(perm: &[usize]) -> Vec<usize> {
     inverse
 }
 
+/// Appends a number, faster than by formatting.
+pub(crate) fn push_number(text: &mut String, number: usize) {
+    let mut digits = [0; 20];
+    let (mut rest, mut at) = (number, digits.len());
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    text.push_str(std::str::from_utf8(&digits[at..]).unwrap_or_default());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

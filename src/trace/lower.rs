@@ -1,11 +1,13 @@
 //! From a [`Graph`] to the text of a StableHLO module.
 
 use super::graph::{Atom, Graph};
-use crate::aval::Aval;
+use crate::aval::{Aval, Avals};
 use crate::dtype::Scalar;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::{self, Body, Val};
 use crate::mesh::{Mesh, NamedSharding};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -67,8 +69,7 @@ impl Lowering {
 
     /// Writes one op; see [`Body::op`].
     pub fn op(&mut self, name: &str, operands: &[Val], attrs: &str, outs: &[Aval]) -> Vec<Val> {
-        let operands: Vec<&Val> = operands.iter().collect();
-        self.body.op(name, &operands, attrs, outs)
+        self.body.op(name, operands, attrs, outs)
     }
 
     /// Writes one op with one result of the given type.
@@ -86,8 +87,7 @@ impl Lowering {
         regions: &[String],
         outs: &[Aval],
     ) -> Vec<Val> {
-        let operands: Vec<&Val> = operands.iter().collect();
-        self.body.generic(name, &operands, attrs, &hlo::join(regions), outs)
+        self.body.generic(name, operands, attrs, &hlo::join(regions), outs)
     }
 
     /// Writes a constant that holds `value` everywhere.
@@ -142,9 +142,9 @@ impl Lowering {
             env[var as usize] = Some(value.clone());
         }
         for eqn in graph.eqns() {
-            let inputs: Vec<Val> =
+            let inputs: SmallVec<[Val; 4]> =
                 eqn.inputs.iter().map(|a| self.read(&env, a)).collect::<Result<_>>()?;
-            let outs: Vec<Aval> = eqn.outputs.iter().map(|&v| graph.aval(v).clone()).collect();
+            let outs: Avals = eqn.outputs.iter().map(|&v| graph.aval(v).clone()).collect();
             let results = eqn.prim.lower(self, &inputs, &outs)?;
             for (&var, value) in eqn.outputs.iter().zip(results) {
                 env[var as usize] = Some(value);
@@ -169,8 +169,7 @@ impl Lowering {
     pub fn call(&mut self, name: &str, graph: &Arc<Graph>, operands: &[Val]) -> Result<Vec<Val>> {
         let function = self.function(name, graph)?;
         let outs = graph.out_avals();
-        let operands: Vec<&Val> = operands.iter().collect();
-        Ok(self.body.generic("func.call", &operands, &format!("callee = @{function}"), "", &outs))
+        Ok(self.body.generic("func.call", operands, &format!("callee = @{function}"), "", &outs))
     }
 
     fn function(&mut self, name: &str, graph: &Arc<Graph>) -> Result<String> {
@@ -266,20 +265,19 @@ fn sharding_attr(shardings: &[Option<NamedSharding>], i: usize, aval: &Aval) -> 
 /// For each donated operand the attribute that lets a result take its memory: a fixed pair where
 /// there is one device, the compiler's choice where there are several.
 fn aliases(args: &[Val], results: &[Val], entry: &Entry<'_>) -> Vec<Option<String>> {
-    let mut taken = vec![false; results.len()];
-    args.iter()
-        .enumerate()
-        .map(|(i, arg)| {
-            if !entry.donated.get(i).copied().unwrap_or(false) {
-                return None;
-            }
-            if entry.partitions > 1 {
-                return Some("jax.buffer_donor = true".to_string());
-            }
-            let free =
-                (0..results.len()).find(|&r| !taken[r] && results[r].aval() == arg.aval())?;
-            taken[free] = true;
-            Some(format!("tf.aliasing_output = {free} : i32"))
-        })
-        .collect()
+    // The results of each type that are still free, the first one last.
+    let mut free: FxHashMap<&Aval, Vec<usize>> = FxHashMap::default();
+    for (i, result) in results.iter().enumerate().rev() {
+        free.entry(result.aval()).or_default().push(i);
+    }
+    let mut alias = |arg: &Val| {
+        if entry.partitions > 1 {
+            return Some("jax.buffer_donor = true".to_string());
+        }
+        let result = free.get_mut(arg.aval())?.pop()?;
+        Some(format!("tf.aliasing_output = {result} : i32"))
+    };
+    let donated = |i: usize| entry.donated.get(i).copied().unwrap_or(false);
+    let args = args.iter().enumerate();
+    args.map(|(i, arg)| if donated(i) { alias(arg) } else { None }).collect()
 }
