@@ -61,5 +61,6 @@ docs:
 examples: setup-test
 	$(TARGET)/debug/examples/first
 
+# Each by name: `--benches` would build the library's own tests too.
 bench:
-	cargo bench --benches
+	cargo bench --bench dispatch --bench trace --bench grad --bench gpt12

@@ -34,6 +34,17 @@ const ROUNDS: usize = 15;
 /// The first losses that other systems give from the same numbers.
 const LOSSES: [f32; 5] = [6.9954, 6.62122, 6.39352, 6.17270, 5.87173];
 
+/// What our step is compared with, all of it bare.
+const BARE: [&str; 4] = [
+    "own StableHLO",
+    "JAX's StableHLO",
+    "JAX's with donation",
+    "JAX's with donation and the plugin's own flags",
+];
+/// Of our step, then of each of those.
+type Times = [Vec<f64>; 1 + BARE.len()];
+type Losses = [Vec<f32>; 1 + BARE.len()];
+
 type BenchResult<T = ()> = anyhow::Result<T>;
 type Batch = (Tensor, Tensor);
 type Arguments = (State, Batch);
@@ -81,6 +92,13 @@ fn compiled<M>(
     args: &Arguments,
 ) -> BenchResult<Arc<Compiled>> {
     Ok(f.lower(args)?.compile()?)
+}
+
+/// The options that this library compiles with, and those without its flags.
+fn options(client: &pjrt::Client) -> (CompileOptions, CompileOptions) {
+    let plain = CompileOptions::spmd(vec![client.devices()[0].id()]);
+    let plain = CompileOptions { shardy: false, ..plain };
+    (plain.clone().exact_on(client.platform_name()), plain)
 }
 
 fn plugins(compiled: &Compiled) -> BenchResult<&pjrt::Executable> {
@@ -143,48 +161,49 @@ fn compare(rounds: usize) -> BenchResult {
     let compiled = compiled?;
     let own = plugins(&compiled)?;
     println!("gpt12_trace_and_compile: {compile:.0} ms (from the disk cache if it is there)");
-    let text = jax::stablehlo()?;
-    let options = CompileOptions::spmd(vec![own.client().devices()[0].id()]);
-    let options = options.exact_on(own.client().platform_name()).encode();
-    let (jax_plain, jax_donated) = (
-        own.client().compile(&text, &options)?,
-        own.client().compile(&jax::donating(&text), &options)?,
-    );
     let operands = copies(host(&leaves(&args))?)?;
     let mut raw = Bare::new(own, &operands, operands.len() - 2)?;
+    let (exact, plain) = options(own.client());
+    let text = jax::stablehlo()?;
+    let donating = jax::donating(&text);
+    let compile =
+        |text: &str, options: &CompileOptions| own.client().compile(text, &options.encode());
+    let jaxs = [compile(&text, &exact)?, compile(&donating, &exact)?, compile(&donating, &plain)?];
     let operands = jax::operands(&args.0.0, &args.1)?;
-    let mut jax_plain = Bare::new(&jax_plain, &operands, operands.len() - 3)?;
-    let mut jax_donated = Bare::new(&jax_donated, &operands, operands.len() - 3)?;
-    let (mut state, batch) = args;
-    let mut times: [Vec<f64>; 4] = Default::default();
-    let mut losses: [Vec<f32>; 4] = Default::default();
-    for _ in 0..=rounds {
-        let (time, out) = timed(|| -> Result<(State, f32)> {
-            let (state, loss) = f.call((state, batch.clone()))?;
-            Ok((state, loss.item::<f32>()?))
-        });
-        let (new, loss) = out?;
-        state = new;
-        let mut note = |i: usize, time: f64, loss: f32| {
+    let jaxs = jaxs.iter().map(|e| Bare::new(e, &operands, operands.len() - 3));
+    let mut jaxs = jaxs.collect::<Result<Vec<_>>>()?;
+    let (state, batch) = args;
+    let mut state = Some(state);
+    let mut ours = || -> Result<f32> {
+        let Some(old) = state.take() else { return Ok(f32::NAN) };
+        let (new, loss) = f.call((old, batch.clone()))?;
+        state = Some(new);
+        loss.item()
+    };
+    let mut raw = || raw.step();
+    let mut runs: Vec<&mut dyn FnMut() -> Result<f32>> = vec![&mut ours, &mut raw];
+    let mut jaxs: Vec<_> = jaxs.iter_mut().map(|bare| || bare.step()).collect();
+    runs.extend(jaxs.iter_mut().map(|run| run as &mut dyn FnMut() -> Result<f32>));
+    let mut times: Times = Default::default();
+    let mut losses: Losses = Default::default();
+    for round in 0..=rounds {
+        for place in 0..runs.len() {
+            // Forwards and backwards in turn, so that none always follows the same one.
+            let i = if round % 2 == 0 { place } else { runs.len() - 1 - place };
+            let (time, loss) = timed(&mut *runs[i]);
             times[i].push(time);
-            losses[i].push(loss);
-        };
-        note(0, time, loss);
-        for (i, bare) in [&mut raw, &mut jax_plain, &mut jax_donated].into_iter().enumerate() {
-            let (time, loss) = timed(|| bare.step());
-            note(i + 1, time, loss?);
+            losses[i].push(loss?);
         }
     }
     report(&times, &losses);
     Ok(())
 }
 
-fn report(times: &[Vec<f64>; 4], losses: &[Vec<f32>; 4]) {
+fn report(times: &Times, losses: &Losses) {
     // The first step of each copies its state and warms the memory up.
     let ours = &times[0][1..];
     println!("gpt12_step: {:.1} ms", median(ours));
-    let names = ["own StableHLO, bare", "JAX's StableHLO, bare", "JAX's, with donation, bare"];
-    for (name, theirs) in names.iter().zip(&times[1..]) {
+    for (name, theirs) in BARE.iter().zip(&times[1..]) {
         let ratios: Vec<f64> = ours.iter().zip(&theirs[1..]).map(|(a, b)| a / b).collect();
         let least = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);
         println!(

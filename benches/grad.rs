@@ -34,7 +34,7 @@ fn loss(layers: &Mlp, x: &Tensor, targets: &Tensor) -> Result<Tensor> {
 }
 
 /// The median time of a call whose results are waited for.
-fn time(name: &str, mut f: impl FnMut() -> Result<(Tensor, Mlp)>) -> BenchResult<f64> {
+fn time(name: &str, mut f: impl FnMut() -> Result<(Tensor, Mlp)>) -> BenchResult {
     let mut times = Vec::new();
     for round in 0..ROUNDS + ROUNDS / 10 {
         let (time, out) = timed(|| -> Result<()> {
@@ -46,9 +46,8 @@ fn time(name: &str, mut f: impl FnMut() -> Result<(Tensor, Mlp)>) -> BenchResult
             times.push(time);
         }
     }
-    let time = median(&times);
-    println!("{name}: {time:.3} ms");
-    Ok(time)
+    println!("{name}: {:.3} ms", median(&times));
+    Ok(())
 }
 
 fn main() -> BenchResult {
@@ -63,6 +62,10 @@ fn main() -> BenchResult {
     drop(out?);
     println!("mlp3_value_and_grad_first: {first:.0} ms");
     time("mlp3_value_and_grad", || f(&mlp))?;
+    let client = Client::default()?;
+    let before = client.metrics();
+    drop(f(&mlp)?);
+    println!("  {} programs run in one call", client.metrics().since(&before).executions);
     let leaf: Mlp = tree_map(&mlp, |p| p.copy()?.detach()?.requires_grad_(true))?;
     time("mlp3_backward", || {
         leaf.zero_grad()?;

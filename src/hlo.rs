@@ -170,8 +170,17 @@ impl Body {
         results
     }
 
-    /// Writes a constant that holds `value` everywhere.
+    /// Writes a constant that holds `value` everywhere; a large one as a number that is repeated,
+    /// since XLA's passes would go over and copy all elements of a constant.
     pub fn constant(&mut self, value: Scalar, aval: &Aval) -> Val {
+        const LARGE: usize = 256;
+        if aval.size() > LARGE {
+            let number = self.constant(value, &Aval::scalar(aval.dtype()));
+            let (attrs, outs) = ("broadcast_dimensions = array<i64>", std::slice::from_ref(aval));
+            let mut results =
+                self.generic("stablehlo.broadcast_in_dim", &[number], attrs, "", outs);
+            return results.swap_remove(0);
+        }
         let mut results = self.begin(std::slice::from_ref(aval));
         self.text.push_str("stablehlo.constant dense<");
         self.text.push_str(&scalar(value));
