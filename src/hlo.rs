@@ -66,7 +66,9 @@ impl Body {
     }
 
     fn indent(&mut self) {
-        (0..self.depth).for_each(|_| self.text.push_str("  "));
+        for _ in 0..self.depth {
+            self.text.push_str("  ");
+        }
     }
 
     /// A name that no other value of the function has.
@@ -159,7 +161,9 @@ impl Body {
         self.text.push(')');
         for (open, part, close) in [(" (", regions, ")"), (" {", attrs, "}")] {
             if !part.is_empty() {
-                [open, part, close].into_iter().for_each(|p| self.text.push_str(p));
+                self.text.push_str(open);
+                self.text.push_str(part);
+                self.text.push_str(close);
             }
         }
         self.text.push_str(" : (");
