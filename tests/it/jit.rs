@@ -6,7 +6,7 @@ use oxbridge::prelude::*;
 use oxbridge::tensor::conv::Conv;
 use oxbridge::transforms::eval_shape;
 use oxbridge::transforms::jit::{Bucketing, Buckets, Difference, Excess, Padded};
-use oxbridge::transforms::tree::{leaves, tree_map};
+use oxbridge::transforms::tree::{Number, leaves, tree_map};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -209,6 +209,35 @@ fn a_guarded_value_set_while_tracing_is_the_functions_own() {
     assert_eq!(values(&made_inside.call(ones([1])).unwrap()), [2.0]);
     assert_eq!(values(&made_inside.call(ones([1])).unwrap()), [2.0]);
     assert_eq!(made_inside.compiled(), 1);
+}
+
+#[test]
+fn what_a_custom_rule_reads_is_watched() {
+    let factor = Guarded::new(Number(2.0));
+    let f = custom_vjp(
+        |x: &Tensor| x.sum(),
+        |x: &Tensor| Ok((x.sum()?, x.clone())),
+        |x: &Tensor, ct: &Tensor| x.mul(ct)?.mul(factor.get().0),
+    );
+    let f = jit(f);
+    let slope = jit(grad(|x: &Tensor| f.call(x)));
+    let eager = |x: &Tensor| grad(|x: &Tensor| f.call(x))(x);
+    let x = ones([3]);
+    assert_eq!(
+        (values(&eager(&x).unwrap()), values(&slope.call(&x).unwrap())),
+        (vec![2.0; 3], vec![2.0; 3])
+    );
+    factor.set(Number(5.0));
+    assert_eq!(
+        (values(&eager(&x).unwrap()), values(&slope.call(&x).unwrap())),
+        (vec![5.0; 3], vec![5.0; 3])
+    );
+    factor.set(Number(2.0));
+    assert_eq!(
+        (values(&eager(&x).unwrap()), values(&slope.call(&x).unwrap())),
+        (vec![2.0; 3], vec![2.0; 3])
+    );
+    assert_eq!((f.compiled(), slope.compiled()), (2, 2));
 }
 
 #[test]
