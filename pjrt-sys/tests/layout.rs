@@ -46,6 +46,22 @@ fn the_ffi_extension_is_as_long_as_plugins_say() {
     assert_eq!(size_of::<pjrt_sys::PJRT_FFI_Extension>(), 48);
 }
 
+/// The frame of a handler's call: sizes and places that follow from the fields of the C header
+/// `xla/ffi/api/c_api.h`, which no plugin ships.
+#[test]
+fn the_frame_of_a_handler_is_laid_out_as_in_c() {
+    use pjrt_sys::*;
+    use std::mem::offset_of;
+    assert_eq!(size_of::<XLA_FFI_Args>(), 40);
+    assert_eq!(size_of::<XLA_FFI_Attrs>(), 48);
+    assert_eq!(size_of::<XLA_FFI_Buffer>(), 48);
+    assert_eq!(size_of::<XLA_FFI_Metadata>(), 40);
+    assert_eq!(offset_of!(XLA_FFI_CallFrame, stage), 32);
+    assert_eq!(offset_of!(XLA_FFI_CallFrame, args), 40);
+    assert_eq!(offset_of!(XLA_FFI_CallFrame, attrs), 120);
+    assert_eq!(offset_of!(XLA_FFI_Api, XLA_FFI_Error_Create), 48);
+}
+
 /// A question to the C compiler.
 enum Fact {
     Size(&'static str),

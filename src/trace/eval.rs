@@ -187,7 +187,7 @@ fn compile(
         client.compile(&program)?
     };
     let (prim, mesh, last_use) = (Arc::clone(&prim), mesh.cloned(), Use::default());
-    Ok(Compiled { prim, ins, device, mesh, client, loaded, last_use, host_calls })
+    Ok(Compiled { prim, ins, device, mesh, client, loaded, host_calls, last_use })
 }
 
 /// The graph of one primitive.
