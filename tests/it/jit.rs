@@ -7,6 +7,7 @@ use oxbridge::tensor::conv::Conv;
 use oxbridge::transforms::eval_shape;
 use oxbridge::transforms::jit::{Bucketing, Buckets, Difference, Excess, Padded};
 use oxbridge::transforms::tree::{Number, leaves, tree_map};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -460,8 +461,15 @@ fn a_compiled_program_has_a_text() {
     assert!(!text.contains("unknown"), "{text}");
 }
 
-/// Takes down the fields of all events of `oxbridge::jit`.
-struct Events(Arc<std::sync::Mutex<Vec<String>>>);
+thread_local! {
+    /// The events of `oxbridge::jit` on this thread.
+    static EVENTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Takes down the fields of all events of `oxbridge::jit`, for each thread by itself. It is the
+/// process's subscriber: whether an event is wanted is kept for all threads together, so one that
+/// another thread does not have could miss what that thread met first.
+struct Events;
 
 struct Fields(String);
 
@@ -483,7 +491,7 @@ impl tracing::Subscriber for Events {
     fn event(&self, event: &tracing::Event<'_>) {
         let mut fields = Fields(format!("{} ", event.metadata().level()));
         event.record(&mut fields);
-        self.0.lock().unwrap().push(fields.0);
+        EVENTS.with_borrow_mut(|events| events.push(fields.0));
     }
     fn enter(&self, _: &tracing::span::Id) {}
     fn exit(&self, _: &tracing::span::Id) {}
@@ -491,14 +499,15 @@ impl tracing::Subscriber for Events {
 
 #[test]
 fn a_recompile_is_an_event() {
-    let events = Arc::new(std::sync::Mutex::new(Vec::new()));
-    tracing::subscriber::with_default(Events(Arc::clone(&events)), || {
-        let f = jit(|x: &Tensor| x.sin()).named("wave").max_graphs(1, Excess::Warn);
-        f.call(zeros([2])).unwrap();
-        f.call(zeros([2])).unwrap();
-        f.call(zeros([3])).unwrap();
-    });
-    let events = events.lock().unwrap();
+    tracing::subscriber::set_global_default(Events).unwrap();
+    // An event that another thread met between the two would else stay unwanted.
+    tracing::callsite::rebuild_interest_cache();
+    let f = jit(|x: &Tensor| x.sin()).named("wave").max_graphs(1, Excess::Warn);
+    EVENTS.take();
+    f.call(zeros([2])).unwrap();
+    f.call(zeros([2])).unwrap();
+    f.call(zeros([3])).unwrap();
+    let events = EVENTS.take();
     let has = |i: usize, texts: &[&str]| texts.iter().all(|t| events[i].contains(t));
     assert_eq!(events.len(), 3, "{events:?}");
     assert!(has(0, &["DEBUG", "name=\"wave\"", "there is no program yet"]), "{events:?}");
