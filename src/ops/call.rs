@@ -251,7 +251,7 @@ impl Primitive for Call {
     }
 
     fn params(&self) -> String {
-        format!("name={}", self.name)
+        format!("name={}, graph={}", self.name, self.graph)
     }
 
     fn inline(&self) -> Option<&Arc<Graph>> {

@@ -404,7 +404,8 @@ impl fmt::Display for Graph {
         write!(f, "{{ {} ->", words(self.inputs.iter().map(typed).collect()))?;
         let (sep, end) = if self.eqns.len() > 1 { ("\n  ", "\n  ") } else { (" ", " ") };
         for eqn in &self.eqns {
-            let params = eqn.prim.params();
+            // Graphs among the parameters stand further in than the equation.
+            let params = eqn.prim.params().replace('\n', "\n  ");
             let params = if params.is_empty() { params } else { format!("[{params}]") };
             let outs = words(eqn.outputs.iter().map(typed).collect());
             let ins = words(eqn.inputs.iter().map(atom).collect());

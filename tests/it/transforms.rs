@@ -93,3 +93,33 @@ fn a_leaked_tracer_is_named() {
     assert_eq!(*error.kind(), ErrorKind::LeakedTracer);
     assert!(error.to_string().contains("`jit`"), "{error}");
 }
+
+#[test]
+fn graphs_print_with_what_they_call() {
+    let wave = jit(|x: &Tensor| x.sin()?.neg()).named("wave");
+    let f = |x: &Tensor| {
+        let step = |c: &Tensor, x: &Tensor| Ok((wave.call(c)?.mul(x)?, ()));
+        let start = x.sum()?;
+        let (end, ()) = scan(step, &start, x, ScanOptions::default())?;
+        cond(&end.gt(0.0)?, |x: &Tensor| x.neg(), |x: &Tensor| x.abs(), &end)
+    };
+    let graph = make_graph(f)(&Tensor::zeros([3], DType::F32).unwrap()).unwrap();
+    let text = "\
+{ a:f32[3] ->
+  b:f32[] = reduce_sum[axes=[0]] a;
+  c:f32[] = scan[length=3, reverse=false, num_consts=0, num_carry=1, body={ a:f32[] b:f32[] ->
+    c:f32[] = call[name=wave, graph={ a:f32[] ->
+      b:f32[] = sin a;
+      c:f32[] = neg b;
+      (c)
+    }] a;
+    d:f32[] = mul c b;
+    (d)
+  }] b a;
+  d:bool[] = gt c 0.0f32;
+  e:i32[] = convert[dtype=i32] d;
+  f:f32[] = cond[branches=[{ a:f32[] -> b:f32[] = abs a; (b) }, { a:f32[] -> b:f32[] = neg a; (b) }]] e c;
+  (f)
+}";
+    assert_eq!(graph.to_string(), text);
+}
