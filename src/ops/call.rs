@@ -13,7 +13,7 @@ use crate::trace::graph::{DerivedKey, Graph};
 use crate::trace::linear::{Input, LinearTape, Linearized, linearize};
 use crate::trace::lower::Lowering;
 use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
-use crate::trace::record::{Recorded, Recorder, Source};
+use crate::trace::record::Recorder;
 use crate::trace::{Trace, Value, Values, bind};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -136,7 +136,8 @@ pub(super) fn split_by(
             Ok(lin.apply(&all)?.into_iter().flatten().collect())
         })?;
         let mut outs = lin.outputs.clone();
-        for residual in residuals(&recorded)? {
+        for source in &recorded.hidden {
+            let residual = source.value()?;
             let operand = primals.iter().position(|p| p.same(&residual));
             places.push(operand);
             if operand.is_none() {
@@ -176,14 +177,6 @@ impl Split {
         let ts = self.depends.iter().map(|d| if *d { ts.next() } else { None }).collect();
         Ok((outs, ts))
     }
-}
-
-fn residuals(recorded: &Recorded) -> Result<Values> {
-    let value = |source: &Source| match source {
-        Source::Constant(value) => Ok(value.clone()),
-        Source::Cell(cell) => cell.read(),
-    };
-    recorded.hidden.iter().map(value).collect()
 }
 
 impl Primitive for Call {

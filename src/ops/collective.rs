@@ -21,9 +21,11 @@ use crate::shape::Shape;
 use crate::trace::batch::{BatchAxis, NamedAxes, NamedAxis, unbound};
 use crate::trace::linear::not_linear;
 use crate::trace::lower::Lowering;
-use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents};
+use crate::trace::primitive::{BatchAxes, Operand, Primitive, Tangent, Tangents, fields};
 use crate::trace::{Value, Values, bind, bind_one};
 use smallvec::{SmallVec, smallvec};
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::sync::Arc;
 
 /// The names of axes, as [`Primitive::axis_names`] gives them.
@@ -34,13 +36,6 @@ fn names(axes: &[NamedAxis]) -> SmallVec<[Arc<str>; 1]> {
 /// One mapped result.
 fn one(out: Value, axis: Option<usize>) -> (Values, BatchAxes) {
     (smallvec![out], smallvec![axis])
-}
-
-/// The one operand with its mapped axis in front: how a collective is passed on by a `vmap` that it
-/// does not name.
-fn passed(prim: &dyn Primitive, x: &Value, axis: Option<usize>) -> Result<(Values, BatchAxes)> {
-    let x = move_axis(x, axis.unwrap_or(0), 0)?;
-    Ok(one(bind_one(prim, &[x])?, Some(0)))
 }
 
 /// The primitive applied to an operand that it takes: under `vmap` its batch rule comes first, and
@@ -194,6 +189,100 @@ pub fn pmin(x: &Value, axes: &[NamedAxis]) -> Result<Value> {
     reduce(Fold::Min, x, axes)
 }
 
+/// A linear collective over one axis: what tells it from the others.
+pub trait OverAxis: Clone + Debug + Eq + Hash + Send + Sync + 'static {
+    /// The name of the primitive.
+    const NAME: &'static str;
+
+    /// The collective that takes cotangents of the result to those of the operand.
+    type Transposed: OverAxis;
+
+    /// The axis whose examples take part.
+    fn axis(&self) -> &NamedAxis;
+
+    /// The type of the result for the operand's.
+    ///
+    /// # Errors
+    /// If the operand does not fit.
+    fn infer(&self, x: &Aval) -> Result<Aval>;
+
+    /// The collective that takes cotangents of the result to those of the operand.
+    fn transposed(&self) -> Self::Transposed;
+
+    /// The operation over the examples of `batch`, which is the axis.
+    ///
+    /// # Errors
+    /// What the operations say that it becomes.
+    fn over(&self, batch: &BatchAxis, x: &Value, axis: Option<usize>) -> Result<Mapped>;
+
+    /// The operation under a `vmap` of another name, over whose examples `x` has `axis`.
+    ///
+    /// # Errors
+    /// What the operations say that it becomes.
+    fn pass(&self, x: &Value, axis: Option<usize>) -> Result<Mapped>;
+}
+
+/// A result and its mapped axis.
+type Mapped = (Value, Option<usize>);
+
+/// A linear collective over one axis as a primitive.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Collective<C>(pub C);
+
+impl<C: OverAxis> Primitive for Collective<C> {
+    fn name(&self) -> &'static str {
+        C::NAME
+    }
+
+    fn infer(&self, operands: &[Aval]) -> Result<Avals> {
+        Ok(smallvec![self.0.infer(&operands[0])?.unsharded()])
+    }
+
+    fn lower(&self, _: &mut Lowering, _: &[Val], _: &[Aval]) -> Result<Vec<Val>> {
+        Err(unbound(C::NAME, &self.0.axis().name))
+    }
+
+    fn host(&self, _: &[HostArray], _: &[Aval]) -> Result<Vec<HostArray>> {
+        Err(unbound(C::NAME, &self.0.axis().name))
+    }
+
+    fn jvp(&self, primals: &[Value], tangents: &[Tangent]) -> Result<(Values, Tangents)> {
+        linear_jvp(self, primals, tangents)
+    }
+
+    fn transpose(&self, cts: &[Tangent], _: &[Operand]) -> Result<Tangents> {
+        back(&Collective(self.0.transposed()), cts)
+    }
+
+    fn batch(
+        &self,
+        batch: &BatchAxis,
+        operands: &[Value],
+        axes: &[Option<usize>],
+    ) -> Result<(Values, BatchAxes)> {
+        let (out, axis) = match batch.is(&self.0.axis().name) {
+            true => self.0.over(batch, &operands[0], axes[0])?,
+            false => self.0.pass(&operands[0], axes[0])?,
+        };
+        Ok(one(out, axis))
+    }
+
+    fn params(&self) -> String {
+        fields(&self.0)
+    }
+
+    fn axis_names(&self) -> SmallVec<[Arc<str>; 1]> {
+        names(std::slice::from_ref(self.0.axis()))
+    }
+}
+
+/// A collective for operands with one more axis in front, applied to `x` with its mapped axis there:
+/// how a collective that counts axes is passed on.
+fn in_front<C: OverAxis>(behind: C, x: &Value, axis: Option<usize>) -> Result<Mapped> {
+    let x = move_axis(x, axis.unwrap_or(0), 0)?;
+    Ok((bind_one(&Collective(behind), &[x])?, Some(0)))
+}
+
 /// The shape with axes `at` and `at + 1` as one.
 fn merged(shape: &Shape, at: usize) -> Shape {
     let size = shape[at] * shape[at + 1];
@@ -223,60 +312,37 @@ pub struct AllGather {
     pub tiled: bool,
 }
 
-impl AllGather {
-    fn back(&self) -> ReduceScatter {
-        ReduceScatter { axis: self.axis.clone(), at: self.at, tiled: self.tiled }
-    }
-}
+impl OverAxis for AllGather {
+    const NAME: &'static str = "all_gather";
 
-impl Primitive for AllGather {
-    fn name(&self) -> &'static str {
-        "all_gather"
+    type Transposed = ReduceScatter;
+
+    fn axis(&self) -> &NamedAxis {
+        &self.axis
     }
 
-    fn infer(&self, operands: &[Aval]) -> Result<Avals> {
-        let (x, at, size) = (&operands[0], self.at, self.axis.size);
+    fn infer(&self, x: &Aval) -> Result<Aval> {
+        let (at, size) = (self.at, self.axis.size);
         if at >= x.rank() + usize::from(!self.tiled) {
-            return Err(no_axis(self.name(), x, at));
+            return Err(no_axis(Self::NAME, x, at));
         }
         let shape = x.shape();
         let shape =
             if self.tiled { shape.with(at, shape[at] * size) } else { shape.insert(at, size) };
-        Ok(smallvec![x.with_shape(shape).unsharded()])
+        Ok(x.with_shape(shape))
     }
 
-    fn lower(&self, _: &mut Lowering, _: &[Val], _: &[Aval]) -> Result<Vec<Val>> {
-        Err(unbound(self.name(), &self.axis.name))
+    fn transposed(&self) -> ReduceScatter {
+        ReduceScatter { axis: self.axis.clone(), at: self.at, tiled: self.tiled }
     }
 
-    fn host(&self, _: &[HostArray], _: &[Aval]) -> Result<Vec<HostArray>> {
-        Err(unbound(self.name(), &self.axis.name))
+    fn over(&self, batch: &BatchAxis, x: &Value, axis: Option<usize>) -> Result<Mapped> {
+        let x = move_batch_axis(batch.size, x, axis, self.at)?;
+        Ok((if self.tiled { reshape(&x, &merged(x.shape(), self.at))? } else { x }, None))
     }
 
-    fn jvp(&self, primals: &[Value], tangents: &[Tangent]) -> Result<(Values, Tangents)> {
-        linear_jvp(self, primals, tangents)
-    }
-
-    fn transpose(&self, cts: &[Tangent], _: &[Operand]) -> Result<Tangents> {
-        back(&self.back(), cts)
-    }
-
-    fn batch(
-        &self,
-        batch: &BatchAxis,
-        operands: &[Value],
-        axes: &[Option<usize>],
-    ) -> Result<(Values, BatchAxes)> {
-        if !batch.is(&self.axis.name) {
-            let inner = AllGather { at: self.at + 1, ..self.clone() };
-            return passed(&inner, &operands[0], axes[0]);
-        }
-        let x = move_batch_axis(batch.size, &operands[0], axes[0], self.at)?;
-        Ok(one(if self.tiled { reshape(&x, &merged(x.shape(), self.at))? } else { x }, None))
-    }
-
-    fn axis_names(&self) -> SmallVec<[Arc<str>; 1]> {
-        names(std::slice::from_ref(&self.axis))
+    fn pass(&self, x: &Value, axis: Option<usize>) -> Result<Mapped> {
+        in_front(AllGather { at: self.at + 1, ..self.clone() }, x, axis)
     }
 }
 
@@ -286,7 +352,7 @@ impl Primitive for AllGather {
 /// # Errors
 /// If there is no such place or the axis is not bound.
 pub fn all_gather(x: &Value, axis: &NamedAxis, at: usize, tiled: bool) -> Result<Value> {
-    checked(&AllGather { axis: axis.clone(), at, tiled }, x)
+    checked(&Collective(AllGather { axis: axis.clone(), at, tiled }), x)
 }
 
 /// The primitive `reduce_scatter`: the sum over all examples, of which each keeps its own part.
@@ -300,72 +366,53 @@ pub struct ReduceScatter {
     pub tiled: bool,
 }
 
-impl Primitive for ReduceScatter {
-    fn name(&self) -> &'static str {
-        "reduce_scatter"
+impl OverAxis for ReduceScatter {
+    const NAME: &'static str = "reduce_scatter";
+
+    type Transposed = AllGather;
+
+    fn axis(&self) -> &NamedAxis {
+        &self.axis
     }
 
-    fn infer(&self, operands: &[Aval]) -> Result<Avals> {
-        let (x, at, size) = (&operands[0], self.at, self.axis.size);
+    fn infer(&self, x: &Aval) -> Result<Aval> {
+        let (at, size) = (self.at, self.axis.size);
         if at >= x.rank() {
-            return Err(no_axis(self.name(), x, at));
+            return Err(no_axis(Self::NAME, x, at));
         }
         if x.dtype() == DType::Bool {
-            return Err(bad_dtype(self.name(), x, "numbers"));
+            return Err(bad_dtype(Self::NAME, x, "numbers"));
         }
         let shape = x.shape();
         let shape = match self.tiled {
             true if size == 0 || !shape[at].is_multiple_of(size) => {
-                return Err(bad_split(self.name(), x, at, "is no multiple of", &self.axis));
+                return Err(bad_split(Self::NAME, x, at, "is no multiple of", &self.axis));
             }
             true => shape.with(at, shape[at] / size),
             false if shape[at] != size => {
-                return Err(bad_split(self.name(), x, at, "does not have size", &self.axis));
+                return Err(bad_split(Self::NAME, x, at, "does not have size", &self.axis));
             }
             false => shape.remove(at),
         };
-        Ok(smallvec![x.with_shape(shape).unsharded()])
+        Ok(x.with_shape(shape))
     }
 
-    fn lower(&self, _: &mut Lowering, _: &[Val], _: &[Aval]) -> Result<Vec<Val>> {
-        Err(unbound(self.name(), &self.axis.name))
+    fn transposed(&self) -> AllGather {
+        AllGather { axis: self.axis.clone(), at: self.at, tiled: self.tiled }
     }
 
-    fn host(&self, _: &[HostArray], _: &[Aval]) -> Result<Vec<HostArray>> {
-        Err(unbound(self.name(), &self.axis.name))
-    }
-
-    fn jvp(&self, primals: &[Value], tangents: &[Tangent]) -> Result<(Values, Tangents)> {
-        linear_jvp(self, primals, tangents)
-    }
-
-    fn transpose(&self, cts: &[Tangent], _: &[Operand]) -> Result<Tangents> {
-        let gather = AllGather { axis: self.axis.clone(), at: self.at, tiled: self.tiled };
-        back(&gather, cts)
-    }
-
-    fn batch(
-        &self,
-        batch: &BatchAxis,
-        operands: &[Value],
-        axes: &[Option<usize>],
-    ) -> Result<(Values, BatchAxes)> {
-        if !batch.is(&self.axis.name) {
-            let inner = ReduceScatter { at: self.at + 1, ..self.clone() };
-            return passed(&inner, &operands[0], axes[0]);
-        }
-        let sum = AxisReduce { by: Fold::Sum, axes: NamedAxes::new() };
-        let sum = sum.over(batch, &operands[0], axes[0])?;
+    fn over(&self, batch: &BatchAxis, x: &Value, axis: Option<usize>) -> Result<Mapped> {
+        let sum = AxisReduce { by: Fold::Sum, axes: NamedAxes::new() }.over(batch, x, axis)?;
         if !self.tiled {
-            return Ok(one(sum, Some(self.at)));
+            return Ok((sum, Some(self.at)));
         }
         let part = sum.shape()[self.at] / batch.size;
         let shape = sum.shape().with(self.at, part).insert(self.at, batch.size);
-        Ok(one(reshape(&sum, &shape)?, Some(self.at)))
+        Ok((reshape(&sum, &shape)?, Some(self.at)))
     }
 
-    fn axis_names(&self) -> SmallVec<[Arc<str>; 1]> {
-        names(std::slice::from_ref(&self.axis))
+    fn pass(&self, x: &Value, axis: Option<usize>) -> Result<Mapped> {
+        in_front(ReduceScatter { at: self.at + 1, ..self.clone() }, x, axis)
     }
 }
 
@@ -376,7 +423,7 @@ impl Primitive for ReduceScatter {
 /// # Errors
 /// If there is no such axis, its size does not fit, `x` is bool, or the axis is not bound.
 pub fn reduce_scatter(x: &Value, axis: &NamedAxis, at: usize, tiled: bool) -> Result<Value> {
-    checked(&ReduceScatter { axis: axis.clone(), at, tiled }, x)
+    checked(&Collective(ReduceScatter { axis: axis.clone(), at, tiled }), x)
 }
 
 /// The primitive `ppermute`: each example has the operand of another one, or zeros.
@@ -399,12 +446,16 @@ impl Ppermute {
     }
 }
 
-impl Primitive for Ppermute {
-    fn name(&self) -> &'static str {
-        "ppermute"
+impl OverAxis for Ppermute {
+    const NAME: &'static str = "ppermute";
+
+    type Transposed = Ppermute;
+
+    fn axis(&self) -> &NamedAxis {
+        &self.axis
     }
 
-    fn infer(&self, operands: &[Aval]) -> Result<Avals> {
+    fn infer(&self, x: &Aval) -> Result<Aval> {
         let size = self.axis.size;
         let (mut from, mut to) = (vec![false; size], vec![false; size]);
         for &(a, b) in &self.pairs {
@@ -413,44 +464,24 @@ impl Primitive for Ppermute {
             {
                 let why = if range { "names an example that is not there" } else { "repeats one" };
                 let text = format!("the pair ({a}, {b}) {why}; `{}` has {size}", self.axis.name);
-                return Err(Error::new(ErrorKind::Index, "ppermute", text));
+                return Err(Error::new(ErrorKind::Index, Self::NAME, text));
             }
         }
-        Ok(smallvec![operands[0].unsharded()])
+        Ok(x.clone())
     }
 
-    fn lower(&self, _: &mut Lowering, _: &[Val], _: &[Aval]) -> Result<Vec<Val>> {
-        Err(unbound(self.name(), &self.axis.name))
-    }
-
-    fn host(&self, _: &[HostArray], _: &[Aval]) -> Result<Vec<HostArray>> {
-        Err(unbound(self.name(), &self.axis.name))
-    }
-
-    fn jvp(&self, primals: &[Value], tangents: &[Tangent]) -> Result<(Values, Tangents)> {
-        linear_jvp(self, primals, tangents)
-    }
-
-    fn transpose(&self, cts: &[Tangent], _: &[Operand]) -> Result<Tangents> {
+    fn transposed(&self) -> Ppermute {
         let pairs = self.pairs.iter().map(|&(from, to)| (to, from)).collect();
-        back(&Ppermute { axis: self.axis.clone(), pairs }, cts)
+        Ppermute { axis: self.axis.clone(), pairs }
     }
 
-    fn batch(
-        &self,
-        batch: &BatchAxis,
-        operands: &[Value],
-        axes: &[Option<usize>],
-    ) -> Result<(Values, BatchAxes)> {
-        if !batch.is(&self.axis.name) {
-            return Ok((bind(self, operands)?, axes.iter().copied().collect()));
-        }
-        let x = move_batch_axis(batch.size, &operands[0], axes[0], 0)?;
-        Ok(one(rows(&x, &self.sources())?, Some(0)))
+    fn over(&self, batch: &BatchAxis, x: &Value, axis: Option<usize>) -> Result<Mapped> {
+        let x = move_batch_axis(batch.size, x, axis, 0)?;
+        Ok((rows(&x, &self.sources())?, Some(0)))
     }
 
-    fn axis_names(&self) -> SmallVec<[Arc<str>; 1]> {
-        names(std::slice::from_ref(&self.axis))
+    fn pass(&self, x: &Value, axis: Option<usize>) -> Result<Mapped> {
+        Ok((bind_one(&Collective(self.clone()), std::slice::from_ref(x))?, axis))
     }
 }
 
@@ -487,7 +518,7 @@ fn rows(x: &Value, sources: &[Option<usize>]) -> Result<Value> {
 /// If a pair names an example that is not there, two pairs share a source or a destination, or the
 /// axis is not bound.
 pub fn ppermute(x: &Value, axis: &NamedAxis, pairs: &[(usize, usize)]) -> Result<Value> {
-    checked(&Ppermute { axis: axis.clone(), pairs: SmallVec::from_slice(pairs) }, x)
+    checked(&Collective(Ppermute { axis: axis.clone(), pairs: SmallVec::from_slice(pairs) }), x)
 }
 
 /// The primitive `all_to_all`: example `i` has the `i`-th parts of all examples.
@@ -501,62 +532,42 @@ pub struct AllToAll {
     pub concat: usize,
 }
 
-impl Primitive for AllToAll {
-    fn name(&self) -> &'static str {
-        "all_to_all"
+impl OverAxis for AllToAll {
+    const NAME: &'static str = "all_to_all";
+
+    type Transposed = AllToAll;
+
+    fn axis(&self) -> &NamedAxis {
+        &self.axis
     }
 
-    fn infer(&self, operands: &[Aval]) -> Result<Avals> {
-        let (x, size) = (&operands[0], self.axis.size);
+    fn infer(&self, x: &Aval) -> Result<Aval> {
+        let size = self.axis.size;
         for at in [self.split, self.concat] {
             if at >= x.rank() {
-                return Err(no_axis(self.name(), x, at));
+                return Err(no_axis(Self::NAME, x, at));
             }
         }
         if x.shape()[self.split] != size {
-            let why = "does not have size";
-            return Err(bad_split(self.name(), x, self.split, why, &self.axis));
+            return Err(bad_split(Self::NAME, x, self.split, "does not have size", &self.axis));
         }
-        let shape = x.shape().remove(self.split).insert(self.concat, size);
-        Ok(smallvec![x.with_shape(shape).unsharded()])
+        Ok(x.with_shape(x.shape().remove(self.split).insert(self.concat, size)))
     }
 
-    fn lower(&self, _: &mut Lowering, _: &[Val], _: &[Aval]) -> Result<Vec<Val>> {
-        Err(unbound(self.name(), &self.axis.name))
+    fn transposed(&self) -> AllToAll {
+        AllToAll { axis: self.axis.clone(), split: self.concat, concat: self.split }
     }
 
-    fn host(&self, _: &[HostArray], _: &[Aval]) -> Result<Vec<HostArray>> {
-        Err(unbound(self.name(), &self.axis.name))
-    }
-
-    fn jvp(&self, primals: &[Value], tangents: &[Tangent]) -> Result<(Values, Tangents)> {
-        linear_jvp(self, primals, tangents)
-    }
-
-    fn transpose(&self, cts: &[Tangent], _: &[Operand]) -> Result<Tangents> {
-        let (split, concat) = (self.concat, self.split);
-        back(&AllToAll { axis: self.axis.clone(), split, concat }, cts)
-    }
-
-    fn batch(
-        &self,
-        batch: &BatchAxis,
-        operands: &[Value],
-        axes: &[Option<usize>],
-    ) -> Result<(Values, BatchAxes)> {
-        if !batch.is(&self.axis.name) {
-            let (split, concat) = (self.split + 1, self.concat + 1);
-            let inner = AllToAll { axis: self.axis.clone(), split, concat };
-            return passed(&inner, &operands[0], axes[0]);
-        }
+    fn over(&self, batch: &BatchAxis, x: &Value, axis: Option<usize>) -> Result<Mapped> {
         // The split axis becomes the examples, the examples become an axis.
-        let x = move_batch_axis(batch.size, &operands[0], axes[0], 0)?;
+        let x = move_batch_axis(batch.size, x, axis, 0)?;
         let x = move_axis(&x, self.split + 1, 0)?;
-        Ok(one(move_axis(&x, 1, self.concat + 1)?, Some(0)))
+        Ok((move_axis(&x, 1, self.concat + 1)?, Some(0)))
     }
 
-    fn axis_names(&self) -> SmallVec<[Arc<str>; 1]> {
-        names(std::slice::from_ref(&self.axis))
+    fn pass(&self, x: &Value, axis: Option<usize>) -> Result<Mapped> {
+        let (split, concat) = (self.split + 1, self.concat + 1);
+        in_front(AllToAll { axis: self.axis.clone(), split, concat }, x, axis)
     }
 }
 
@@ -567,7 +578,7 @@ impl Primitive for AllToAll {
 /// # Errors
 /// If there are no such axes, the size of `split` does not fit, or the axis is not bound.
 pub fn all_to_all(x: &Value, axis: &NamedAxis, split: usize, concat: usize) -> Result<Value> {
-    checked(&AllToAll { axis: axis.clone(), split, concat }, x)
+    checked(&Collective(AllToAll { axis: axis.clone(), split, concat }), x)
 }
 
 /// [`all_to_all`] with slices in place of indices: axis `split`, a multiple of the named axis's

@@ -7,7 +7,7 @@ use crate::ops;
 use crate::tensor::placed;
 use crate::trace::cell::Tensor;
 use crate::trace::{Value, Values};
-use crate::transforms::tree::{Leaves, Tree, leaves, rebuild};
+use crate::transforms::tree::{Leaves, Tree, rebuild, values_of};
 
 /// The root of the sum of all squares in a tree, as one number: f64 if a tensor is, else f32.
 ///
@@ -15,7 +15,7 @@ use crate::transforms::tree::{Leaves, Tree, leaves, rebuild};
 /// If a tensor is no floating-point number, or there is none.
 #[track_caller]
 pub fn grad_norm(grads: &impl Leaves) -> Result<Tensor> {
-    let values = values_of("grad_norm", grads)?;
+    let values = float_values("grad_norm", grads)?;
     let outs = ops::call::fused("grad_norm", &[], &values, |gs| Ok(Values::from_iter([norm(gs)?])));
     Ok(Tensor::from_value(placed(outs)?.remove(0)))
 }
@@ -40,7 +40,7 @@ pub fn grad_norm(grads: &impl Leaves) -> Result<Tensor> {
 /// **Source:** [torch.nn.utils.clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html).
 #[track_caller]
 pub fn clip_grad_norm<G: Tree>(grads: &G, max_norm: f64) -> Result<(G, Tensor)> {
-    let mut operands = values_of("clip_grad_norm", grads)?;
+    let mut operands = float_values("clip_grad_norm", grads)?;
     operands.insert(0, Value::scalar(Scalar::new(max_norm)));
     let outs = ops::call::fused("clip_grad_norm", &[], &operands, |values| {
         let (max, gs) = (&values[0], &values[1..]);
@@ -56,8 +56,8 @@ pub fn clip_grad_norm<G: Tree>(grads: &G, max_norm: f64) -> Result<(G, Tensor)> 
     Ok((rebuild(grads, outs.into_iter().map(Tensor::from_value))?, norm))
 }
 
-fn values_of(op: &'static str, grads: &impl Leaves) -> Result<Values> {
-    let values: Values = leaves(grads).into_iter().map(Tensor::value).collect::<Result<_>>()?;
+fn float_values(op: &'static str, grads: &impl Leaves) -> Result<Values> {
+    let values = values_of(grads)?;
     match values.iter().find(|g| !g.dtype().is_float()) {
         Some(g) => {
             let text = format!("takes floating-point gradients, not {}", g.aval());

@@ -98,11 +98,7 @@ pub trait Primitive: PrimitiveKey + Debug + Send + Sync + 'static {
 
     /// The parameters as graphs print them, `axes=[0]`; empty if there are none.
     fn params(&self) -> String {
-        let text = format!("{self:?}");
-        match text.split_once([' ', '(']) {
-            Some((_, rest)) => rest.trim_matches(|c| "{}() ".contains(c)).replace(": ", "="),
-            None => String::new(),
-        }
+        fields(self)
     }
 
     /// For each operand whether a program of this primitive alone may overwrite it.
@@ -159,6 +155,15 @@ pub trait Primitive: PrimitiveKey + Debug + Send + Sync + 'static {
     /// The graph that this primitive calls, if it is a call that may be opened up in place.
     fn inline(&self) -> Option<&Arc<Graph>> {
         None
+    }
+}
+
+/// The fields of a value as graphs print them, `axes=[0]`.
+pub fn fields(value: &(impl Debug + ?Sized)) -> String {
+    let text = format!("{value:?}");
+    match text.split_once([' ', '(']) {
+        Some((_, rest)) => rest.trim_matches(|c| "{}() ".contains(c)).replace(": ", "="),
+        None => String::new(),
     }
 }
 

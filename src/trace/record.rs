@@ -55,6 +55,19 @@ pub enum Source {
     Constant(Value),
 }
 
+impl Source {
+    /// The operand's value as the current trace sees it.
+    ///
+    /// # Errors
+    /// If a view's value has to be made anew and that fails.
+    pub fn value(&self) -> Result<Value> {
+        match self {
+            Source::Cell(cell) => cell.read(),
+            Source::Constant(value) => Ok(value.clone()),
+        }
+    }
+}
+
 /// What recording a function gave.
 #[derive(Debug)]
 pub struct Recorded {

@@ -1,7 +1,7 @@
 //! All partial results of an associative operation, in logarithmically many steps.
 
-use super::control::{check_carry, tensors, values_of};
-use super::tree::{Tree, leaf_name, rebuild};
+use super::control::check_carry;
+use super::tree::{Tree, leaf_name, values_of, with_values};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops;
 use crate::shape;
@@ -43,7 +43,7 @@ pub fn associative_scan<T: Tree>(
         values = each(&values, &axes, |x, axis| ops::reverse(x, &[axis]))?;
     }
     let apply = |a: &[Value], b: &[Value]| {
-        let tree = |values: &[Value]| rebuild(xs, tensors(values.iter().cloned()));
+        let tree = |values: &[Value]| with_values(xs, values.iter().cloned());
         let (a, b) = (tree(a)?, tree(b)?);
         let c = f(&a, &b)?;
         check_carry("associative_scan", &a, &c)?;
@@ -53,7 +53,7 @@ pub fn associative_scan<T: Tree>(
     if reverse {
         out = each(&out, &axes, |x, axis| ops::reverse(x, &[axis]))?;
     }
-    rebuild(xs, tensors(out))
+    with_values(xs, out)
 }
 
 /// The dimension as an axis of each tensor, in which all have one size.

@@ -1,10 +1,9 @@
 //! `checkpoint`: reverse mode with less memory and more work.
 
 use super::catch::catch;
-use super::control::{bare, tensors, values_of};
+use super::control::bare;
 use super::custom::just_runs;
-use super::jit::source_value;
-use super::tree::{Tree, rebuild};
+use super::tree::{Tree, values_of, with_values};
 use crate::error::{Error, ErrorKind, Result};
 pub use crate::ops::checkpoint::Policy;
 use crate::ops::checkpoint::{Checkpoint, checkpoint_name as named};
@@ -95,7 +94,7 @@ pub fn checkpoint_with<A: Tree, B: Tree>(
         }
         let mut out = None;
         let recorded = Recorder::record("checkpoint", &bare(&operands), |xs: &[Value]| {
-            let args = rebuild(args, tensors(xs.iter().cloned()))?;
+            let args = with_values(args, xs.iter().cloned())?;
             let tree = catch(|| f(&args))?;
             let values = values_of(&tree)?;
             out = Some((tree, values.len()));
@@ -104,7 +103,7 @@ pub fn checkpoint_with<A: Tree, B: Tree>(
         let (out, results) =
             out.ok_or_else(|| Error::new(ErrorKind::NoRule, "checkpoint", "was not run"))?;
         for source in &recorded.hidden {
-            operands.push(source_value(source)?);
+            operands.push(source.value()?);
         }
         let graph = intern(recorded.graph);
         let prim = Checkpoint { graph, policy: policy.clone(), barrier: false };
@@ -115,7 +114,7 @@ pub fn checkpoint_with<A: Tree, B: Tree>(
         for (cell, value) in recorded.written.iter().zip(written) {
             cell.write(value);
         }
-        rebuild(&out, tensors(outs))
+        with_values(&out, outs)
     }
 }
 

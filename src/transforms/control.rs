@@ -4,8 +4,7 @@
 //! becomes an operand of it. They may be differentiated in what they capture.
 
 use super::catch::catch;
-use super::jit::source_value;
-use super::tree::{Leaves, Tree, leaf_name, leaves, rebuild, structure};
+use super::tree::{Leaves, Tree, leaf_name, leaves, rebuild, structure, values_of, with_values};
 use crate::aval::Aval;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind, Result};
@@ -15,7 +14,7 @@ use crate::ops::region::intern;
 use crate::shape::Shape;
 use crate::trace::cell::Tensor;
 use crate::trace::graph::{Graph, Var};
-use crate::trace::record::Recorder;
+use crate::trace::record::{Recorder, Source};
 use crate::trace::source::placed;
 use crate::trace::{Value, Values};
 use std::sync::Arc;
@@ -28,16 +27,8 @@ pub(super) struct Region<B> {
     pub(super) out: B,
 }
 
-pub(super) fn values_of(tree: &impl Leaves) -> Result<Values> {
-    leaves(tree).into_iter().map(Tensor::value).collect()
-}
-
 pub(super) fn bare(values: &[Value]) -> Vec<Aval> {
     values.iter().map(|v| v.aval().unsharded()).collect()
-}
-
-pub(super) fn tensors(values: impl IntoIterator<Item = Value>) -> impl Iterator<Item = Tensor> {
-    values.into_iter().map(Tensor::from_value)
 }
 
 impl<B: Tree> Region<B> {
@@ -59,7 +50,7 @@ impl<B: Tree> Region<B> {
                 .help("carry the tensor through the loop or return its new value"));
         }
         let out = out.ok_or_else(|| Error::new(ErrorKind::NoRule, op, "was not run"))?;
-        let captured = recorded.hidden.iter().map(source_value).collect::<Result<_>>()?;
+        let captured = recorded.hidden.iter().map(Source::value).collect::<Result<_>>()?;
         Ok(Region { graph: recorded.graph, operands: ins.len(), captured, out })
     }
 
@@ -197,7 +188,7 @@ fn choose<A: Tree, B: Tree>(
     let mut values = values_of(operands)?;
     let ins = bare(&values);
     let record = |f: &Branch<'_, A, B>| {
-        Region::record(op, &ins, |xs| f(&rebuild(operands, tensors(xs.iter().cloned()))?))
+        Region::record(op, &ins, |xs| f(&with_values(operands, xs.iter().cloned())?))
     };
     let regions = branches.iter().map(record).collect::<Result<Vec<_>>>()?;
     let Some(first) = regions.first() else {
@@ -217,7 +208,7 @@ fn choose<A: Tree, B: Tree>(
     }
     let graphs: Vec<_> = regions.iter().map(|r| r.captured_among(&captured)).collect();
     values.extend(captured);
-    rebuild(&first.out, tensors(placed(ops::cond(index, &graphs, &values))?))
+    with_values(&first.out, placed(ops::cond(index, &graphs, &values))?)
 }
 
 /// The last carry of `body` applied to its own result, beginning with `init`, as long as `test`
@@ -246,7 +237,7 @@ pub fn while_loop<C: Tree>(
 ) -> Result<C> {
     let values = values_of(init)?;
     let ins = bare(&values);
-    let carry = |xs: &[Value]| rebuild(init, tensors(xs.iter().cloned()));
+    let carry = |xs: &[Value]| with_values(init, xs.iter().cloned());
     let test = Region::record("while_loop", &ins, |xs| test(&carry(xs)?))?;
     let body = Region::record("while_loop", &ins, |xs| body(&carry(xs)?))?;
     check_carry("while_loop", init, &body.out)?;
@@ -255,7 +246,7 @@ pub fn while_loop<C: Tree>(
         (&body.captured_first(), &body.captured),
         &values,
     );
-    rebuild(init, tensors(placed(outs)?))
+    with_values(init, placed(outs)?)
 }
 
 /// A bound of [`fori_loop`].
@@ -406,15 +397,15 @@ pub fn scan<C: Tree, X: Tree, Y: Tree>(
     ins.extend(bare(&rows).iter().map(|aval| aval.with_shape(aval.shape().remove(0))));
     let region = Region::record("scan", &ins, |values| {
         let (c, x) = values.split_at(carry.len());
-        let x = rebuild(xs, tensors(x.iter().cloned()))?;
-        body(&rebuild(init, tensors(c.iter().cloned()))?, &x)
+        let x = with_values(xs, x.iter().cloned())?;
+        body(&with_values(init, c.iter().cloned())?, &x)
     })?;
     check_carry("scan", init, &region.out.0)?;
     let how = Steps { length, reverse: options.reverse, unroll: options.unroll };
     let outs = ops::scan(&region.captured_first(), how, &region.captured, &carry, &rows);
     let mut outs = placed(outs)?;
     let stacks: Values = outs.drain(carry.len()..).collect();
-    Ok((rebuild(init, tensors(outs))?, rebuild(&region.out.1, tensors(stacks))?))
+    Ok((with_values(init, outs)?, with_values(&region.out.1, stacks)?))
 }
 
 pub(super) fn length_of(

@@ -3,8 +3,8 @@
 //! Outside of all transforms such a function just runs. Inside of one, and for tensors that require
 //! grad, it is traced with its rules into one operation that every other transform knows how to treat.
 
-use super::control::{Region, bare, tensors, values_of};
-use super::tree::{Leaves, Tree, leaves, paths, rebuild, structure};
+use super::control::{Region, bare};
+use super::tree::{Leaves, Tree, leaves, paths, structure, values_of, with_values};
 use crate::aval::Aval;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops::custom::{CustomJvp, CustomVjp, with_zeros};
@@ -28,15 +28,10 @@ fn float_leaves(tree: &impl Leaves) -> Vec<Tensor> {
     all.filter(|t| t.aval().dtype().is_differentiable()).cloned().collect()
 }
 
-/// The tree with the given values at its leaves.
-fn with_values<T: Tree>(like: &T, values: &[Value]) -> Result<T> {
-    rebuild(like, tensors(values.iter().cloned()))
-}
-
 /// The tree with the given values at those leaves that have a derivative, zeros at the others.
 fn with_floats<T: Tree>(like: &T, values: &[Value]) -> Result<T> {
     let avals: Vec<Aval> = leaves(like).iter().map(|t| t.aval().unsharded()).collect();
-    with_values(like, &with_zeros(&avals, values)?)
+    with_values(like, with_zeros(&avals, values)?)
 }
 
 /// What a rule gives and has to be like: words for errors.
@@ -112,11 +107,11 @@ pub fn custom_jvp<A: Tree, B: Tree>(
             return f(args);
         }
         let ins = bare(&values);
-        let call = Region::record(OP, &ins, |xs| f(&with_values(args, xs)?))?;
+        let call = Region::record(OP, &ins, |xs| f(&with_values(args, xs.iter().cloned())?))?;
         let given = |what, derivative| Given { op: OP, what, whole: "the result", derivative };
         let rule = Region::record(OP, &[&ins[..], &floats(&ins)].concat(), |xs| {
             let (xs, ts) = xs.split_at(ins.len());
-            let (out, t) = rule(&with_values(args, xs)?, &with_floats(args, ts)?)?;
+            let (out, t) = rule(&with_values(args, xs.iter().cloned())?, &with_floats(args, ts)?)?;
             given("the rule gives", false).check(&call.out, &out)?;
             given("the rule gives the tangent of", true).check(&call.out, &t)?;
             Ok((leaves(&out).into_iter().cloned().collect::<Vec<_>>(), tangents(&call.out, &t)))
@@ -129,7 +124,7 @@ pub fn custom_jvp<A: Tree, B: Tree>(
         };
         let operands: Values =
             [call.captured, rule.captured, values].into_iter().flatten().collect();
-        rebuild(&call.out, tensors(bind(&prim, &operands)?))
+        with_values(&call.out, bind(&prim, &operands)?)
     }
 }
 
@@ -181,9 +176,9 @@ pub fn custom_vjp<A: Tree, B: Tree, R: Tree>(
             return f(args);
         }
         let ins = bare(&values);
-        let call = Region::record(OP, &ins, |xs| f(&with_values(args, xs)?))?;
+        let call = Region::record(OP, &ins, |xs| f(&with_values(args, xs.iter().cloned())?))?;
         let fwd = Region::record(OP, &ins, |xs| {
-            let out = fwd(&with_values(args, xs)?)?;
+            let out = fwd(&with_values(args, xs.iter().cloned())?)?;
             let given =
                 Given { op: OP, what: "`fwd` gives", whole: "the result", derivative: false };
             given.check(&call.out, &out.0)?;
@@ -195,7 +190,7 @@ pub fn custom_vjp<A: Tree, B: Tree, R: Tree>(
         let bwd = Region::record(OP, &[&residuals[..], &cts].concat(), |xs| {
             let (residuals, cts) = xs.split_at(residuals.len());
             let cts = with_floats(&call.out, cts)?;
-            let out = bwd(&with_values(&fwd.out.1, residuals)?, &cts)?;
+            let out = bwd(&with_values(&fwd.out.1, residuals.iter().cloned())?, &cts)?;
             let what = "`bwd` gives the cotangent of";
             let given = Given { op: OP, what, whole: "the argument", derivative: true };
             given.check(args, &out)?;
@@ -209,6 +204,6 @@ pub fn custom_vjp<A: Tree, B: Tree, R: Tree>(
         };
         let captured = [call.captured, fwd.captured, bwd.captured];
         let operands: Values = captured.into_iter().flatten().chain(values).collect();
-        rebuild(&call.out, tensors(bind(&prim, &operands)?))
+        with_values(&call.out, bind(&prim, &operands)?)
     }
 }

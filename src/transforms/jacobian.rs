@@ -4,9 +4,9 @@
 //! the leaf that belongs to a result of shape `out` and an argument of shape `in` stands a tensor of
 //! shape `out + in`.
 
-use super::linearize::{check_differentiable, linearized, no_aux, with_values};
+use super::linearize::{check_differentiable, linearized, no_aux};
 use super::nest::Nest;
-use super::tree::{Leaves, Tree, leaf_name, leaves};
+use super::tree::{Leaves, Tree, leaf_name, leaves, with_values};
 use super::vmap::vmap;
 use crate::aval::Aval;
 use crate::dtype::DType;

@@ -1,10 +1,8 @@
 //! Derivatives along a direction: `jvp`, and `hvp`, the second derivative along one.
 
 use super::grad::grad;
-use super::linearize::{
-    check_differentiable, filled, matching, no_aux, run, values_of, with_values,
-};
-use super::tree::{Tree, leaves};
+use super::linearize::{check_differentiable, filled, matching, no_aux, run};
+use super::tree::{Tree, leaves, values_of, with_values};
 use crate::error::Result;
 use crate::trace::cell::Tensor;
 use crate::trace::jvp::{Jvp, join, split};

@@ -1,7 +1,7 @@
 //! Equal layers as one loop: [`scan_layers`] and the stacked form of a list of layers.
 
 use super::control::{ScanOptions, scan};
-use super::tree::{Fixed, Key, Leaves, Path, Tree, Visitor, leaves, rebuild, tree_map};
+use super::tree::{Fixed, Key, Leaves, Path, Tree, Visitor, leaves, rebuild, tree_map, values_of};
 use crate::aval::Aval;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops;
@@ -128,7 +128,7 @@ pub fn stack_layers<L: Tree>(layers: &[L]) -> Result<L> {
 /// # Errors
 /// If the tensors' sizes on axis 0 differ, or there is no tensor.
 pub fn unstack_layers<L: Tree>(stacked: &L) -> Result<Vec<L>> {
-    let values = leaves(stacked).into_iter().map(Tensor::value).collect::<Result<Vec<_>>>()?;
+    let values = values_of(stacked)?;
     let count = super::control::length_of("unstack_layers", stacked, &values, None)?;
     let layer = |i: usize| {
         let row = |x: &Value| Ok(Tensor::from_value(ops::index_axis(x, 0, i)?));

@@ -1,7 +1,7 @@
 //! Functions linear in a tangent or cotangent: `linearize`, `vjp`; and what all derivatives share.
 
 use super::catch::catch;
-use super::tree::{Leaves, Tree, leaf_name, leaves, rebuild};
+use super::tree::{Leaves, Tree, leaf_name, leaves, values_of, with_values};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops;
 use crate::ops::create::or_zeros;
@@ -9,15 +9,6 @@ use crate::trace::cell::Tensor;
 use crate::trace::linear::{self, Linearized};
 use crate::trace::primitive::Tangents;
 use crate::trace::{Value, Values};
-
-pub(super) fn values_of(tree: &impl Leaves) -> Result<Values> {
-    leaves(tree).into_iter().map(Tensor::value).collect()
-}
-
-/// The tree with the given values at its leaves.
-pub(super) fn with_values<T: Tree>(like: &T, values: impl IntoIterator<Item = Value>) -> Result<T> {
-    rebuild(like, values.into_iter().map(Tensor::from_value))
-}
 
 /// A function without auxiliary output as one that has an empty one.
 pub(super) fn no_aux<A, B>(f: impl Fn(&A) -> Result<B>) -> impl Fn(&A) -> Result<(B, ())> {

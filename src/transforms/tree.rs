@@ -7,6 +7,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::trace::cell::Tensor;
+use crate::trace::{Value, Values};
 use indexmap::IndexMap;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Display, Write};
@@ -263,6 +264,16 @@ pub fn rebuild<T: Tree>(tree: &T, tensors: impl IntoIterator<Item = Tensor>) -> 
         None => Ok(out),
         Some(_) => Err(Error::new(ErrorKind::Tree, "tree", "there are more tensors than leaves")),
     }
+}
+
+/// The values of a tree's tensors, in order.
+pub(crate) fn values_of(tree: &(impl Leaves + ?Sized)) -> Result<Values> {
+    leaves(tree).into_iter().map(Tensor::value).collect()
+}
+
+/// The tree with the given values at its leaves.
+pub(crate) fn with_values<T: Tree>(like: &T, values: impl IntoIterator<Item = Value>) -> Result<T> {
+    rebuild(like, values.into_iter().map(Tensor::from_value))
 }
 
 /// `f` of each tensor of a tree, which keeps its structure.

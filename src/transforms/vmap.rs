@@ -2,14 +2,14 @@
 
 use super::axes::{Axes, IntoAxes, resolve};
 use super::catch::catch;
-use super::tree::{Tree, leaf_name, leaves, rebuild};
+use super::tree::{Tree, leaf_name, leaves, rebuild, values_of};
 use crate::aval::Aval;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ops;
 use crate::trace::batch::{self, AxisName, Batch, BatchAxis, is_user_name, nameless};
 use crate::trace::cell::Tensor;
 use crate::trace::primitive::BatchAxes;
-use crate::trace::{Trace, Value, Values};
+use crate::trace::{Trace, Value};
 use std::sync::Arc;
 
 /// Which axes [`vmap_with`] maps over, and what they are called.
@@ -156,7 +156,7 @@ fn vmap_call<A: Tree, B: Tree>(
     options: &VmapOptions,
     args: &A,
 ) -> Result<B> {
-    let values: Values = leaves(args).into_iter().map(Tensor::value).collect::<Result<_>>()?;
+    let values = values_of(args)?;
     let axes = in_axes(args, &values, options)?;
     let size = batch_size(args, &values, &axes, options.axis_size)?;
     let name = name_of(options)?;

@@ -31,7 +31,7 @@ pub use function::{ByRef, ByValue, Function, IntoTree};
 pub use lowered::Lowered;
 
 use super::catch::catch;
-use super::tree::{Tree, leaves, rebuild};
+use super::tree::{Tree, rebuild, values_of};
 use crate::aval::Avals;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mesh::NamedSharding;
@@ -41,8 +41,8 @@ use crate::trace::autograd::primal;
 use crate::trace::batch::axis_env;
 use crate::trace::cell::Tensor;
 use crate::trace::graph::Graph;
-use crate::trace::record::{Recorder, Source};
-use crate::trace::{Value, Values, bind, forbid, source};
+use crate::trace::record::Recorder;
+use crate::trace::{Values, bind, forbid, source};
 use entry::{Entry, Table};
 use explain::Readable;
 use options::{Options, OutShardings};
@@ -213,7 +213,7 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
         let mut request = self.request(args)?;
         let entry = self.entry(args, &request, location)?;
         for (source, _) in &entry.hidden {
-            request.operands.push(source_value(source)?);
+            request.operands.push(source.value()?);
         }
         if entry.ran_backward {
             request.operands.iter_mut().for_each(|v| *v = primal(v));
@@ -246,7 +246,7 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
         let mut request = self.request(args)?;
         let entry = self.entry(args, &request, location)?;
         for (source, _) in &entry.hidden {
-            request.operands.push(source_value(source)?);
+            request.operands.push(source.value()?);
         }
         Ok(Lowered { call: Arc::clone(&entry.call), operands: request.operands })
     }
@@ -392,8 +392,7 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
             let inner: Vec<Tensor> = tracers.iter().cloned().map(Tensor::from_value).collect();
             let args = rebuild(args, inner.iter().cloned())?;
             let out = catch(|| self.f.apply(args))?;
-            let mut values =
-                leaves(&out).into_iter().map(Tensor::value).collect::<Result<Values>>()?;
+            let mut values = values_of(&out)?;
             let results = values.len();
             let mut written_args = Vec::new();
             for (i, (tensor, tracer)) in inner.iter().zip(tracers).enumerate() {
@@ -412,7 +411,7 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
             .hidden
             .into_iter()
             .map(|source| {
-                let aval = source_value(&source)?.aval().clone();
+                let aval = source.value()?.aval().clone();
                 Ok((source, aval))
             })
             .collect::<Result<_>>()?;
@@ -454,14 +453,6 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
             out_shardings.resize(graph.outputs().len(), None);
         }
         Ok(Call { donated, out_shardings, ..Call::new(&self.options.name, graph, false) })
-    }
-}
-
-/// The value of a hidden operand as the current trace sees it.
-pub(super) fn source_value(source: &Source) -> Result<Value> {
-    match source {
-        Source::Cell(cell) => cell.read(),
-        Source::Constant(value) => Ok(value.clone()),
     }
 }
 
