@@ -32,6 +32,8 @@ pub trait Binary: Copy + Debug + Eq + Hash + Send + Sync + 'static {
     const HLO: &'static str;
     /// Which dtypes it takes.
     const DOMAIN: Domain;
+    /// Whether it costs no more than reading its operands and writing its result.
+    const CHEAP: bool = false;
 
     /// The result's dtype.
     fn out(dtype: DType) -> DType {
@@ -114,6 +116,10 @@ impl<B: Binary> Primitive for Map2<B> {
     fn params(&self) -> String {
         String::new()
     }
+
+    fn is_cheap(&self) -> bool {
+        B::CHEAP
+    }
 }
 
 macro_rules! kernel {
@@ -134,7 +140,7 @@ macro_rules! bits {
 
 /// One row for each operation.
 macro_rules! binary {
-    ($($(#[$doc:meta])+ $ty:ident $name:ident $hlo:literal $domain:ident
+    ($($(#[$doc:meta])+ $ty:ident $name:ident $hlo:literal $domain:ident $(, $cheap:ident)?
         host($hx:ident, $hy:ident) $host:expr;
         lhs($lx:pat, $ly:pat, $lz:pat, $lt:pat) $lhs:expr;
         rhs($rx:pat, $ry:pat, $rz:pat, $rt:pat) $rhs:expr;
@@ -149,6 +155,7 @@ macro_rules! binary {
             const NAME: &'static str = stringify!($name);
             const HLO: &'static str = $hlo;
             const DOMAIN: Domain = Domain::$domain;
+            $(const $cheap: bool = true;)?
             fn host($hx: &HostArray, $hy: &HostArray) -> HostArray { $host }
             fn jvp_lhs($lx: &Value, $ly: &Value, $lz: &Value, $lt: &Value) -> Result<Tangent> { $lhs }
             fn jvp_rhs($rx: &Value, $ry: &Value, $rz: &Value, $rt: &Value) -> Result<Tangent> { $rhs }
@@ -182,7 +189,7 @@ fn chosen(operand: &Value, other: &Value, z: &Value, t: &Value) -> Result<Tangen
 
 binary! {
     /// Element-wise sum; `or` for bool. Source: StableHLO `add`.
-    Add add "stablehlo.add" Any
+    Add add "stablehlo.add" Any, CHEAP
         host(x, y) match x.dtype() {
             DType::Bool => map2::<u8, u8, u8>(x, y, DType::Bool, HostInt::or),
             _ => kernel!(number, x, y, HostNumber::add),
@@ -191,13 +198,13 @@ binary! {
         rhs(_, _, _, t) Ok(Some(t.clone()));
         transpose(ct, x, y) Some((|| Ok((ask(x, || Ok(ct.clone()))?, ask(y, || Ok(ct.clone()))?)))());
     /// Element-wise difference. Source: StableHLO `subtract`.
-    Sub sub "stablehlo.subtract" Number
+    Sub sub "stablehlo.subtract" Number, CHEAP
         host(x, y) kernel!(number, x, y, HostNumber::sub);
         lhs(_, _, _, t) Ok(Some(t.clone()));
         rhs(_, _, _, t) Ok(Some(neg(t)?));
         transpose(ct, x, y) Some((|| Ok((ask(x, || Ok(ct.clone()))?, ask(y, || neg(ct))?)))());
     /// Element-wise product; `and` for bool. Source: StableHLO `multiply`.
-    Mul mul "stablehlo.multiply" Any
+    Mul mul "stablehlo.multiply" Any, CHEAP
         host(x, y) match x.dtype() {
             DType::Bool => map2::<u8, u8, u8>(x, y, DType::Bool, HostInt::and),
             _ => kernel!(number, x, y, HostNumber::mul),
@@ -210,7 +217,7 @@ binary! {
             _ => None,
         };
     /// Element-wise quotient; of integers rounded towards zero. Source: StableHLO `divide`.
-    Div div "stablehlo.divide" Number
+    Div div "stablehlo.divide" Number, CHEAP
         host(x, y) kernel!(number, x, y, HostNumber::div);
         lhs(_, y, _, t) Ok(Some(div(t, y)?));
         rhs(_, y, z, t) Ok(Some(neg(&mul(t, &div(z, y)?)?)?));
@@ -228,7 +235,7 @@ binary! {
             Ok(Some(neg(&mul(t, &whole)?)?))
         };
     /// Element-wise maximum; NaN wins; `or` for bool. Source: StableHLO `maximum`.
-    Max max "stablehlo.maximum" Ordered
+    Max max "stablehlo.maximum" Ordered, CHEAP
         host(x, y) match x.dtype() {
             DType::Bool => map2::<u8, u8, u8>(x, y, DType::Bool, HostInt::or),
             _ => kernel!(real, x, y, HostReal::maximum),
@@ -236,7 +243,7 @@ binary! {
         lhs(x, y, z, t) chosen(x, y, z, t);
         rhs(x, y, z, t) chosen(y, x, z, t);
     /// Element-wise minimum; NaN wins; `and` for bool. Source: StableHLO `minimum`.
-    Min min "stablehlo.minimum" Ordered
+    Min min "stablehlo.minimum" Ordered, CHEAP
         host(x, y) match x.dtype() {
             DType::Bool => map2::<u8, u8, u8>(x, y, DType::Bool, HostInt::and),
             _ => kernel!(real, x, y, HostReal::minimum),
@@ -277,7 +284,7 @@ binary! {
         lhs(_, _, _, _) Ok(None);
         rhs(_, _, _, _) Ok(None);
     /// Element-wise complex number of real and imaginary parts. Source: StableHLO `complex`.
-    Complex complex "stablehlo.complex" Float
+    Complex complex "stablehlo.complex" Float, CHEAP
         host(x, y) match x.dtype() {
             DType::F64 => map2::<f64, f64, num_complex::Complex<f64>>(
                 x, y, DType::C128, num_complex::Complex::new),
@@ -291,34 +298,34 @@ binary! {
         })());
         out(dtype) dtype.complex();
     /// Element-wise `and` of bits or bools. Source: StableHLO `and`.
-    And and "stablehlo.and" Bits
+    And and "stablehlo.and" Bits, CHEAP
         host(x, y) bits!(x, y, HostInt::and);
         lhs(_, _, _, _) Ok(None);
         rhs(_, _, _, _) Ok(None);
     /// Element-wise `or` of bits or bools. Source: StableHLO `or`.
-    Or or "stablehlo.or" Bits
+    Or or "stablehlo.or" Bits, CHEAP
         host(x, y) bits!(x, y, HostInt::or);
         lhs(_, _, _, _) Ok(None);
         rhs(_, _, _, _) Ok(None);
     /// Element-wise exclusive `or` of bits or bools. Source: StableHLO `xor`.
-    Xor xor "stablehlo.xor" Bits
+    Xor xor "stablehlo.xor" Bits, CHEAP
         host(x, y) bits!(x, y, HostInt::xor);
         lhs(_, _, _, _) Ok(None);
         rhs(_, _, _, _) Ok(None);
     /// Element-wise shift to the left; 0 from the width on. Source: StableHLO `shift_left`.
-    ShiftLeft shift_left "stablehlo.shift_left" Int
+    ShiftLeft shift_left "stablehlo.shift_left" Int, CHEAP
         host(x, y) kernel!(int, x, y, HostInt::shift_left);
         lhs(_, _, _, _) Ok(None);
         rhs(_, _, _, _) Ok(None);
     /// Element-wise shift to the right that brings in zeros. Source: StableHLO
     /// `shift_right_logical`.
-    ShiftRightLogical shift_right_logical "stablehlo.shift_right_logical" Int
+    ShiftRightLogical shift_right_logical "stablehlo.shift_right_logical" Int, CHEAP
         host(x, y) kernel!(int, x, y, HostInt::shift_right_logical);
         lhs(_, _, _, _) Ok(None);
         rhs(_, _, _, _) Ok(None);
     /// Element-wise shift to the right that brings in the sign. Source: StableHLO
     /// `shift_right_arithmetic`.
-    ShiftRightArithmetic shift_right_arithmetic "stablehlo.shift_right_arithmetic" Int
+    ShiftRightArithmetic shift_right_arithmetic "stablehlo.shift_right_arithmetic" Int, CHEAP
         host(x, y) kernel!(int, x, y, HostInt::shift_right_arithmetic);
         lhs(_, _, _, _) Ok(None);
         rhs(_, _, _, _) Ok(None);

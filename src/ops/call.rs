@@ -207,7 +207,14 @@ impl Primitive for Call {
     fn jvp(&self, primals: &[Value], tangents: &[Tangent]) -> Result<(Values, Tangents)> {
         let active: Vec<bool> = tangents.iter().map(Option::is_some).collect();
         let numbers = active.iter().map(|&a| usize::from(a));
-        let split = self.graph.derived(key("split", numbers), || split(&self.graph, &active))?;
+        // Two programs that run one after the other hand over as little as they can; of parts of
+        // one program the compiler sees both and chooses.
+        let split = match primals.iter().all(|v| matches!(v, Value::Array(_))) {
+            true => self.graph.derived(key("lean_split", numbers), || {
+                split(&self.graph, &active)?.lean(|_| false)
+            }),
+            false => self.graph.derived(key("split", numbers), || split(&self.graph, &active)),
+        }?;
         split.apply(self, primals, tangents.iter().flatten().cloned())
     }
 

@@ -11,6 +11,7 @@ use super::conv::ConvGeneral;
 use super::dot::DotGeneral;
 use super::optimization_barrier;
 use super::region::{chosen, graph_of, intern, misfit};
+use super::residuals::{Again, var};
 use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
 use crate::dtype::{DType, Scalar};
@@ -156,77 +157,6 @@ struct Parts {
     depends: Vec<bool>,
 }
 
-/// What the residuals need: the variables to keep and the equations to run again.
-struct Demand<'g> {
-    graph: &'g Graph,
-    root: Vec<Var>,
-    may_keep: Vec<bool>,
-    /// For each variable the equation that defines it.
-    made_by: Vec<Option<usize>>,
-    kept: Vec<Var>,
-    again: Vec<bool>,
-}
-
-impl<'g> Demand<'g> {
-    fn new(graph: &'g Graph, policy: &Policy) -> Demand<'g> {
-        let root = roots(graph);
-        let may_keep = policy.kept(graph, &root);
-        let mut made_by = vec![None; graph.var_count()];
-        for (i, eqn) in graph.eqns().iter().enumerate() {
-            eqn.outputs.iter().for_each(|&v| made_by[v as usize] = Some(i));
-        }
-        let again = vec![false; graph.eqns().len()];
-        Demand { graph, root, may_keep, made_by, kept: Vec::new(), again }
-    }
-
-    fn need(&mut self, atoms: &[Atom]) {
-        let mut open: Vec<Var> = atoms.iter().filter_map(var).collect();
-        while let Some(v) = open.pop() {
-            let root = self.root[v as usize];
-            let Some(i) = self.made_by[root as usize] else { continue };
-            if self.may_keep[root as usize] {
-                if !self.kept.contains(&root) {
-                    self.kept.push(root);
-                }
-            } else if !std::mem::replace(&mut self.again[i], true) {
-                open.extend(self.graph.eqns()[i].inputs.iter().filter_map(var));
-            }
-        }
-        self.kept.sort_unstable();
-    }
-
-    /// The values of `atoms` for those of the inputs and of the kept variables.
-    fn run(&self, atoms: &[Atom], inputs: &[Value], kept: &[Value]) -> Result<Values> {
-        let mut env: Vec<Option<Value>> = vec![None; self.graph.var_count()];
-        let given = self.graph.inputs().iter().zip(inputs).chain(self.kept.iter().zip(kept));
-        for (&v, value) in given {
-            env[v as usize] = Some(value.clone());
-        }
-        for (eqn, _) in self.graph.eqns().iter().zip(&self.again).filter(|(_, again)| **again) {
-            let operands = self.read(&env, &eqn.inputs);
-            for (&v, value) in eqn.outputs.iter().zip(bind(&*eqn.prim, &operands)?) {
-                env[v as usize].get_or_insert(value);
-            }
-        }
-        Ok(self.read(&env, atoms))
-    }
-
-    fn read(&self, env: &[Option<Value>], atoms: &[Atom]) -> Values {
-        let read = |atom: &Atom| match atom {
-            Atom::Literal(scalar) => Some(Value::scalar(*scalar)),
-            Atom::Var(v) => env[self.root[*v as usize] as usize].clone(),
-        };
-        atoms.iter().filter_map(read).collect()
-    }
-}
-
-fn var(atom: &Atom) -> Option<Var> {
-    match atom {
-        Atom::Var(v) => Some(*v),
-        Atom::Literal(_) => None,
-    }
-}
-
 impl Checkpoint {
     fn with(&self, graph: Arc<Graph>, barrier: bool) -> Checkpoint {
         Checkpoint { graph, barrier, policy: self.policy.clone() }
@@ -260,25 +190,27 @@ impl Checkpoint {
         let flat = graph_of(&ins, |xs| run_open(&self.graph, xs))?;
         let Split { forward, linear, residuals, depends } = split(&flat, active)?;
         let (outs, made) = forward.outputs().split_at(depends.len());
-        let mut demand = Demand::new(&forward, &self.policy);
-        demand.need(made);
+        let root = roots(&forward);
+        let may_keep = self.policy.kept(&forward, &root);
+        let again = Again::new(&forward, root, made, |v| may_keep[v as usize]);
         let mut results = outs.to_vec();
         let mut kept = Vec::new();
-        for &v in &demand.kept {
+        for &v in &again.kept {
             let place = results.iter().position(|atom| *atom == Atom::Var(v));
             kept.push(place.unwrap_or(results.len()));
             if place.is_none() {
                 results.push(Atom::Var(v));
             }
         }
-        let of_kept = demand.kept.iter().map(|&v| forward.aval(v).clone());
+        let of_kept = again.kept.iter().map(|&v| forward.aval(v).clone());
         let all: Vec<Aval> = chosen(&ins, active).into_iter().chain(ins.to_vec()).collect();
         let tangents = all.len() - ins.len();
         let all: Vec<Aval> = all.into_iter().chain(of_kept).collect();
-        let again = graph_of(&all, |xs| {
+        let linear = graph_of(&all, |xs| {
             let (ts, rest) = xs.split_at(tangents);
-            let (operands, kept) = rest.split_at(ins.len());
-            let mut made = demand.run(made, operands, kept)?.into_iter();
+            let (operands, _) = rest.split_at(ins.len());
+            let given = forward.inputs().iter().chain(&again.kept).zip(rest);
+            let mut made = again.run(made, given)?.into_iter();
             let residual = |place: &Option<usize>| match place {
                 Some(i) => Some(operands[*i].clone()),
                 None => made.next(),
@@ -286,8 +218,8 @@ impl Checkpoint {
             let residuals = residuals.iter().filter_map(residual);
             linear.run(&ts.iter().cloned().chain(residuals).collect::<Values>())
         })?;
-        let again_at_all = demand.again.contains(&true);
-        let (linear, operands) = without_unused(&again, tangents..tangents + ins.len());
+        let again_at_all = again.runs.contains(&true);
+        let (linear, operands) = without_unused(&linear, tangents..tangents + ins.len());
         let avals = (0..forward.var_count()).map(|v| forward.aval(v as Var).clone()).collect();
         let eqns = forward.eqns().to_vec();
         let mut forward = intern(Graph::new(forward.inputs().to_vec(), eqns, results, avals));
@@ -458,6 +390,10 @@ impl Primitive for CheckpointName {
 
     fn params(&self) -> String {
         format!("name={}", self.name)
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
     }
 }
 

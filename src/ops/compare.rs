@@ -92,6 +92,10 @@ impl Primitive for Compare {
     fn params(&self) -> String {
         String::new()
     }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
 }
 
 /// The attributes of `stablehlo.compare` for elements of `dtype`.
@@ -200,6 +204,10 @@ impl Primitive for Select {
         let y = move_batch_axis(batch.size, &operands[2], axes[2], 0)?;
         let pred = broadcast_in_dim(&operands[0], x.shape(), &[0])?;
         Ok((smallvec![select(&pred, &x, &y)?], smallvec![Some(0)]))
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
     }
 }
 

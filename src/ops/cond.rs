@@ -49,7 +49,9 @@ impl Cond {
     }
 
     fn split(&self, active: &[bool]) -> Result<CondSplit> {
-        let splits = self.branches.iter().map(|g| split(g, active)).collect::<Result<Vec<_>>>()?;
+        // The linear part takes all operands, whatever it reads of them.
+        let lean = |g: &Arc<Graph>| split(g, active)?.lean(|_| true);
+        let splits = self.branches.iter().map(lean).collect::<Result<Vec<_>>>()?;
         let (ins, outs) = (self.branches[0].in_avals(), self.branches[0].out_avals());
         let depends: Vec<bool> =
             (0..outs.len()).map(|i| splits.iter().any(|s| s.depends[i])).collect();

@@ -90,6 +90,10 @@ impl Primitive for Convert {
     fn params(&self) -> String {
         format!("dtype={}", self.dtype)
     }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
 }
 
 /// `x` by value in another dtype: floats go to integers towards zero (NaN to 0, beyond the range to
@@ -164,6 +168,10 @@ impl Primitive for Bitcast {
 
     fn params(&self) -> String {
         format!("dtype={}", self.dtype)
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
     }
 }
 

@@ -58,6 +58,10 @@ impl Primitive for Full {
     fn params(&self) -> String {
         format!("value={}, shape={}", self.value, self.shape)
     }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
 }
 
 /// An array of `value` everywhere. Source: StableHLO `constant`.
@@ -146,6 +150,10 @@ impl Primitive for Iota {
 
     fn params(&self) -> String {
         format!("dtype={}, shape={}, axis={}", self.dtype, self.shape, self.axis)
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
     }
 }
 

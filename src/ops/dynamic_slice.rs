@@ -161,6 +161,10 @@ impl Primitive for DynamicSlice {
     fn params(&self) -> String {
         format!("sizes={}", self.sizes)
     }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
 }
 
 /// The part of `x` of shape `sizes` that begins at `starts`, one i32 or i64 scalar for each axis;

@@ -81,6 +81,8 @@ pub trait Unary: Copy + Debug + Eq + Hash + Send + Sync + 'static {
     const HLO: &'static str;
     /// Which dtypes it takes.
     const DOMAIN: Domain;
+    /// Whether it costs no more than reading and writing its operand.
+    const CHEAP: bool = false;
 
     /// The result's dtype.
     fn out(dtype: DType) -> DType {
@@ -155,6 +157,10 @@ impl<U: Unary> Primitive for Map1<U> {
     fn params(&self) -> String {
         String::new()
     }
+
+    fn is_cheap(&self) -> bool {
+        U::CHEAP
+    }
 }
 
 /// A kernel over the storage types of a set of [`with_dtype!`].
@@ -167,7 +173,7 @@ macro_rules! kernel {
 /// One row for each operation: doc, type, function, StableHLO op, domain, host kernel, derivative,
 /// and where they apply transpose and result dtype.
 macro_rules! unary {
-    ($($(#[$doc:meta])+ $ty:ident $name:ident $hlo:literal $domain:ident
+    ($($(#[$doc:meta])+ $ty:ident $name:ident $hlo:literal $domain:ident $(, $cheap:ident)?
         host($hx:ident) $host:expr;
         jvp($x:pat, $y:pat, $t:pat) $jvp:expr;
         $(transpose($ct:pat, $operand:pat) $transpose:expr;)?
@@ -181,6 +187,7 @@ macro_rules! unary {
             const NAME: &'static str = stringify!($name);
             const HLO: &'static str = $hlo;
             const DOMAIN: Domain = Domain::$domain;
+            $(const $cheap: bool = true;)?
             fn host($hx: &HostArray) -> HostArray { $host }
             fn jvp($x: &Value, $y: &Value, $t: &Value) -> Result<Tangent> { $jvp }
             $(fn transpose($ct: &Value, $operand: &Aval) -> Option<Result<Value>> { $transpose })?
@@ -204,12 +211,12 @@ fn c(x: &Value, value: f64) -> Result<Value> {
 
 unary! {
     /// Element-wise `-x`. Source: StableHLO `negate`.
-    Neg neg "stablehlo.negate" Number
+    Neg neg "stablehlo.negate" Number, CHEAP
         host(x) kernel!(number, x, HostNumber::neg);
         jvp(_, _, t) Ok(Some(neg(t)?));
         transpose(ct, _) Some(neg(ct));
     /// Element-wise sign: -1, 0 or 1 (`x / |x|` for complex); keeps NaN. Source: StableHLO `sign`.
-    Sign sign "stablehlo.sign" Number
+    Sign sign "stablehlo.sign" Number, CHEAP
         host(x) kernel!(number, x, HostNumber::sign);
         jvp(x, y, t) {
             if !x.dtype().is_complex() {
@@ -303,21 +310,21 @@ unary! {
             crate::ErrorKind::NoRule, "digamma", "has no derivative rule"
         ));
     /// Element-wise largest integer that is not above. Source: StableHLO `floor`.
-    Floor floor "stablehlo.floor" Float
+    Floor floor "stablehlo.floor" Float, CHEAP
         host(x) kernel!(float, x, num_traits::Float::floor);
         jvp(_, _, _) Ok(None);
     /// Element-wise smallest integer that is not below. Source: StableHLO `ceil`.
-    Ceil ceil "stablehlo.ceil" Float
+    Ceil ceil "stablehlo.ceil" Float, CHEAP
         host(x) kernel!(float, x, num_traits::Float::ceil);
         jvp(_, _, _) Ok(None);
     /// Element-wise nearest integer, halves to even (torch's `round`). Source: StableHLO
     /// `round_nearest_even`.
-    Round round "stablehlo.round_nearest_even" Float
+    Round round "stablehlo.round_nearest_even" Float, CHEAP
         host(x) kernel!(float, x, HostFloat::round_even);
         jvp(_, _, _) Ok(None);
     /// Element-wise absolute value; of a complex number its length, a real number. Source:
     /// StableHLO `abs`.
-    Abs abs "stablehlo.abs" Number
+    Abs abs "stablehlo.abs" Number, CHEAP
         host(x) with_dtype!(number, x.dtype(), T => {
             map1::<T, <T as HostNumber>::Real>(x, x.dtype().real(), HostNumber::abs)
         }, else x.clone());
@@ -329,12 +336,12 @@ unary! {
         };
         out(dtype) dtype.real();
     /// Element-wise complex conjugate. Source: CHLO `conj`.
-    Conj conj "chlo.conj" Complex
+    Conj conj "chlo.conj" Complex, CHEAP
         host(x) kernel!(complex, x, HostField::conj);
         jvp(_, _, t) Ok(Some(conj(t)?));
         transpose(ct, _) Some(conj(ct));
     /// Element-wise real part. Source: StableHLO `real`.
-    Real real "stablehlo.real" Complex
+    Real real "stablehlo.real" Complex, CHEAP
         host(x) with_dtype!(complex, x.dtype(), T => {
             map1::<T, <T as HostNumber>::Real>(x, x.dtype().real(), HostField::real)
         }, else x.clone());
@@ -342,7 +349,7 @@ unary! {
         transpose(ct, _) Some(full_like(ct, 0.0).and_then(|zero| complex(ct, &zero)));
         out(dtype) dtype.real();
     /// Element-wise imaginary part. Source: StableHLO `imag`.
-    Imag imag "stablehlo.imag" Complex
+    Imag imag "stablehlo.imag" Complex, CHEAP
         host(x) with_dtype!(complex, x.dtype(), T => {
             map1::<T, <T as HostNumber>::Real>(x, x.dtype().real(), HostField::imag)
         }, else x.clone());
@@ -350,7 +357,7 @@ unary! {
         transpose(ct, _) Some(full_like(ct, 0.0).and_then(|zero| complex(&zero, &neg(ct)?)));
         out(dtype) dtype.real();
     /// Element-wise `not`: of bits for integers, logical for bool. Source: StableHLO `not`.
-    Not not "stablehlo.not" Bits
+    Not not "stablehlo.not" Bits, CHEAP
         host(x) match x.dtype() {
             DType::Bool => map1::<u8, u8>(x, DType::Bool, not_bool),
             _ => kernel!(int, x, HostInt::not),
@@ -365,7 +372,7 @@ unary! {
         host(x) kernel!(int, x, HostInt::clz);
         jvp(_, _, _) Ok(None);
     /// Whether the value is neither infinite nor NaN. Source: StableHLO `is_finite`.
-    IsFinite is_finite "stablehlo.is_finite" Float
+    IsFinite is_finite "stablehlo.is_finite" Float, CHEAP
         host(x) with_dtype!(float, x.dtype(), T => {
             map1::<T, u8>(x, DType::Bool, |v: T| u8::from(num_traits::Float::is_finite(v)))
         }, else x.clone());

@@ -55,6 +55,7 @@ pub mod lu;
 pub mod precision;
 pub mod reduce;
 pub mod region;
+mod residuals;
 pub mod rng;
 pub mod scan;
 pub mod scatter;

@@ -1,6 +1,6 @@
 //! `scan`: a loop of known length that takes rows in and gives rows out.
 
-use super::call::{batch_key, batched, key, split, transposed};
+use super::call::{batch_key, batched, key, run_open, split, transposed};
 use super::create::or_zeros;
 use super::region::{batch_avals, chosen, front, graph_of, in_front, misfit, padded, stacked};
 use super::while_loop::grow;
@@ -78,12 +78,16 @@ impl Scan {
     fn split(&self, active: &[bool]) -> Result<ScanSplit> {
         let (c, k) = (self.num_consts, self.num_carry);
         let mut active = active.to_vec();
+        // Calls are opened up, so that what is cheap in them is seen.
+        let flat = graph_of(&self.body.in_avals(), |xs| run_open(&self.body, xs))?;
         let step = loop {
-            let step = split(&self.body, &active)?;
+            let step = split(&flat, &active)?;
             if !grow(&mut active[c..c + k], &step.depends[..k]) {
                 break step;
             }
         };
+        // Constants and rows are there for each step anyway; a carry is not.
+        let step = step.lean(|i| i < c || i >= c + k)?;
         let (ins, outs) = (self.body.in_avals(), self.body.out_avals());
         let new = step.forward.outputs().len() - outs.len();
         let (mut consts_kept, mut rows_kept, mut carry_kept) = (vec![], vec![], vec![]);

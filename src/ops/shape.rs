@@ -98,6 +98,10 @@ impl Primitive for BroadcastInDim {
     fn params(&self) -> String {
         format!("shape={}, axes={:?}", self.shape, self.axes)
     }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
 }
 
 /// `x` repeated to `shape`: axis `i` of `x` becomes axis `axes[i]`, a size of 1 stretches. `x`
@@ -169,6 +173,10 @@ impl Primitive for Reshape {
     fn params(&self) -> String {
         format!("shape={}", self.shape)
     }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
 }
 
 /// The elements of `x` in row-major order in another shape; `x` itself if the shape is its own.
@@ -239,6 +247,10 @@ impl Primitive for Permute {
 
     fn params(&self) -> String {
         format!("perm={:?}", self.perm)
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
     }
 }
 

@@ -99,6 +99,10 @@ impl Primitive for ShardingConstraint {
     fn mesh(&self) -> Option<&Mesh> {
         self.sharding[0].as_ref().map(NamedSharding::mesh)
     }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
 }
 
 /// `x`, split over a mesh as `sharding` says: inside of `jit` a demand on the compiler, and the same

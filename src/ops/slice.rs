@@ -124,6 +124,10 @@ impl Primitive for Slice {
     fn params(&self) -> String {
         format!("starts={:?}, limits={:?}, steps={:?}", self.starts, self.limits, self.steps)
     }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
 }
 
 /// Every `steps[i]`-th element of axis `i` of `x` from `starts[i]`, inclusive, to `limits[i]`,
@@ -320,6 +324,10 @@ impl Primitive for Pad {
     fn params(&self) -> String {
         format!("low={:?}, high={:?}, interior={:?}", self.low, self.high, self.interior)
     }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
 }
 
 /// `x` with `low[i]` times `value` before, `high[i]` times after and `interior[i]` times between the
@@ -424,6 +432,10 @@ impl Primitive for Concatenate {
     fn params(&self) -> String {
         format!("axis={}", self.axis)
     }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
 }
 
 /// The operands one after the other along `axis`; a single operand as it is. Source: StableHLO
@@ -485,6 +497,10 @@ impl Primitive for Reverse {
 
     fn params(&self) -> String {
         format!("axes={:?}", self.axes)
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
     }
 }
 

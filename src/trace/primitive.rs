@@ -141,6 +141,12 @@ pub trait Primitive: PrimitiveKey + Debug + Send + Sync + 'static {
         Ok(None)
     }
 
+    /// Whether the results cost less to work out again than to keep in memory: movement of data and
+    /// simple arithmetic on elements, with one result.
+    fn is_cheap(&self) -> bool {
+        false
+    }
+
     /// The functions of this process that the operation, or one in its graphs, calls. Such an
     /// operation is never left out.
     fn host_calls(&self) -> SmallVec<[Arc<HostCall>; 1]> {
