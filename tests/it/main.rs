@@ -26,6 +26,7 @@ mod pjrt;
 mod primitives;
 mod random;
 mod remat;
+mod residuals;
 mod structure;
 mod tensor;
 mod transform_goldens;
