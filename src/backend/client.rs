@@ -215,11 +215,11 @@ impl Client {
         if program.host_calls {
             check_host_calls(session, program)?;
         }
-        let keep = !program.host_calls;
         match program.place {
             ProgramPlace::Device(device) => {
                 let text = (program.stablehlo)(&[])?;
-                let executable = session.compile(&text, &[device.index as usize], false, keep)?;
+                let executable =
+                    session.compile(&text, &[device.index as usize], false, program)?;
                 let executable = Executable::Pjrt(Arc::new(executable));
                 Ok(Loaded { executable, outs: program.outs.iter().cloned().collect() })
             }
@@ -273,7 +273,7 @@ fn check_host_calls(session: &Session, program: &Program<'_>) -> Result<()> {
 fn compile_on_mesh(session: &Session, program: &Program<'_>, mesh: &Mesh) -> Result<Loaded> {
     let devices: Vec<usize> = mesh.device_ids().iter().map(|d| d.index as usize).collect();
     let compile = |shardings: &[Option<NamedSharding>]| {
-        session.compile(&(program.stablehlo)(shardings)?, &devices, true, true)
+        session.compile(&(program.stablehlo)(shardings)?, &devices, true, program)
     };
     let executable = compile(program.out_shardings)?;
     if let Some(outs) = result_avals(&executable, mesh, program.outs)? {

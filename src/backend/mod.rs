@@ -18,6 +18,7 @@ use crate::aval::{Aval, Avals};
 use crate::error::Result;
 use crate::mesh::{DeviceId, NamedSharding};
 use host::HostArray;
+use pjrt::options::OverrideValue;
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
@@ -46,6 +47,8 @@ pub struct Program<'a> {
     pub out_shardings: &'a [Option<NamedSharding>],
     /// Whether it calls functions of this process.
     pub host_calls: bool,
+    /// XLA flags for this program; the host backend has no use for them.
+    pub compiler_options: &'a [(String, OverrideValue)],
     /// The mesh, if the program runs on several devices; else the one device.
     pub place: ProgramPlace<'a>,
 }

@@ -1,5 +1,6 @@
 //! A plugin's client together with the disk cache of its executables.
 
+use super::Program;
 use super::pjrt::cache::{DiskCache, Key, KeyParts, cpu_features, plugin_digest};
 use super::pjrt::discover::Environment;
 use super::pjrt::options::CompileOptions;
@@ -77,8 +78,9 @@ impl Session {
         self.disk_hits.load(Ordering::Relaxed)
     }
 
-    /// The executable of a StableHLO module on the devices at the given positions: from the disk
-    /// cache, or else compiled and kept there; past the cache if it is not to be kept.
+    /// The executable of a StableHLO module on the devices at the given positions, with the options
+    /// of `program`: from the disk cache, or else compiled and kept there; past the cache if it calls
+    /// functions of this process.
     ///
     /// # Errors
     /// What the plugin's compiler says.
@@ -87,14 +89,16 @@ impl Session {
         stablehlo: &str,
         devices: &[usize],
         shardy: bool,
-        keep: bool,
+        program: &Program<'_>,
     ) -> Result<pjrt::Executable> {
         let ids = devices.iter().map(|&d| self.client.devices()[d].id()).collect();
         let mut options = CompileOptions::spmd(ids).exact_on(&self.platform);
         options.shardy = shardy;
         options.propagate_outputs = shardy;
+        // Of two values of one flag the later one holds.
+        options.overrides.extend_from_slice(program.compiler_options);
         let options = options.encode();
-        let cache = self.cache.as_ref().filter(|_| keep);
+        let cache = self.cache.as_ref().filter(|_| !program.host_calls);
         let key = cache.map(|(_, identity)| identity.key(stablehlo, &options));
         if let (Some((cache, _)), Some(key)) = (&self.cache, &key)
             && let Some(bytes) = cache.get(key)

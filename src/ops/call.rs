@@ -2,6 +2,7 @@
 
 use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
+use crate::backend::pjrt::options::{OverrideValue, Overrides};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hlo::Val;
 use crate::mesh::{Mesh, NamedSharding};
@@ -33,6 +34,8 @@ pub struct Call {
     pub donated: SmallVec<[bool; 8]>,
     /// For each result the sharding that it must have; empty or none leaves it to the compiler.
     pub out_shardings: SmallVec<[Option<NamedSharding>; 1]>,
+    /// The XLA flags that a program of it is compiled with; none at all in most cases.
+    pub compiler_options: Option<Arc<Overrides>>,
 }
 
 impl Call {
@@ -44,6 +47,7 @@ impl Call {
             inline,
             donated: SmallVec::new(),
             out_shardings: SmallVec::new(),
+            compiler_options: None,
         }
     }
 
@@ -264,6 +268,10 @@ impl Primitive for Call {
 
     fn out_shardings(&self) -> &[Option<NamedSharding>] {
         &self.out_shardings
+    }
+
+    fn compiler_options(&self) -> &[(String, OverrideValue)] {
+        self.compiler_options.as_ref().map_or(&[], |options| options)
     }
 
     fn mesh(&self) -> Option<&Mesh> {

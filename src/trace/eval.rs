@@ -177,6 +177,7 @@ fn compile(
         outs: &outs,
         out_shardings: prim.out_shardings(),
         host_calls: !host_calls.is_empty(),
+        compiler_options: prim.compiler_options(),
         place: mesh.map_or(ProgramPlace::Device(device), ProgramPlace::Mesh),
     };
     let client = Device::by_id(device)?.client().clone();

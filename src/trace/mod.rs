@@ -297,6 +297,13 @@ pub fn is_eager() -> bool {
     CURRENT.with_borrow(Option::is_none)
 }
 
+/// Whether a program is being written on this thread, by whatever transform is under way.
+pub fn is_recording() -> bool {
+    let first = current();
+    let mut traces = std::iter::successors(first.as_ref(), |trace| trace.parent());
+    traces.any(|trace| trace.interpreter.recorder().is_some())
+}
+
 /// Runs `f` with `trace` current, and restores what was current before, also on unwind.
 pub fn with_current<T>(trace: Option<Arc<Trace>>, f: impl FnOnce() -> T) -> T {
     struct Restore(Option<Arc<Trace>>);

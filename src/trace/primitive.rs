@@ -4,6 +4,7 @@ use super::{Value, Values};
 use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
 use crate::backend::host_call::HostCall;
+use crate::backend::pjrt::options::OverrideValue;
 use crate::error::Result;
 use crate::hlo::Val;
 use crate::mesh::{Mesh, NamedSharding};
@@ -108,6 +109,11 @@ pub trait Primitive: PrimitiveKey + Debug + Send + Sync + 'static {
 
     /// For each result the sharding that it must have; empty or none leaves it to the compiler.
     fn out_shardings(&self) -> &[Option<NamedSharding>] {
+        &[]
+    }
+
+    /// The XLA flags that a program of this primitive alone is compiled with.
+    fn compiler_options(&self) -> &[(String, OverrideValue)] {
         &[]
     }
 

@@ -327,6 +327,18 @@ const TRANSFORMS: &[Row] = &[
         f.call(t([3]))?;
         err(f.call(of(DType::F64, [4, 4])))
     }),
+    ("jit: compiler options inside of another jit", || {
+        let f = jit(|x: &Tensor| x.sin()).named("wave").compiler_option("xla_flag", true);
+        err(jit(|x: &Tensor| f.call(x)?.add(1)).call(t([2])))
+    }),
+    ("jit: a flag that the compiler does not know", || {
+        let x = t([2]).to_device(&Client::cpu(1)?.device(0)?)?;
+        err(jit(|x: &Tensor| x.sin()).compiler_option("xla_no_such_flag", true).call(x))
+    }),
+    ("jit: a flag of another type", || {
+        let x = t([2]).to_device(&Client::cpu(1)?.device(0)?)?;
+        err(jit(|x: &Tensor| x.sin()).compiler_option("xla_cpu_enable_fast_math", "many").call(x))
+    }),
     ("a type without data", || err(Tensor::meta([2], DType::F32).add(&t([2])))),
     ("read of a type without data", || err(Tensor::meta([2], DType::F32).to_vec::<f32>())),
     ("bucket: beyond the last", || bucketed(rows().of(0, 0), 9)),

@@ -5,7 +5,7 @@ use oxbridge::ops::precision::{Precision, with_matmul_precision};
 use oxbridge::prelude::*;
 use oxbridge::tensor::conv::Conv;
 use oxbridge::transforms::eval_shape;
-use oxbridge::transforms::jit::{Bucketing, Buckets, Difference, Excess, Padded};
+use oxbridge::transforms::jit::{Bucketing, Buckets, Difference, Excess, Lowered, Padded};
 use oxbridge::transforms::tree::{Number, leaves, tree_map};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -514,4 +514,76 @@ fn a_recompile_is_an_event() {
     assert!(has(1, &["WARN", "at most 1 are allowed", "axis 0 had size 2, has 3"]), "{events:?}");
     let file = format!("file={:?}", file!());
     assert!(has(2, &["INFO", "axis 0 had size 2, has 3", &file, "line="]), "{events:?}");
+}
+
+/// Flags reach the compiler, and are a part of what a program is found by.
+#[test]
+fn compiler_options_make_programs_of_their_own() {
+    let device = Client::cpu(1).unwrap().device(0).unwrap();
+    let x = ones([8]).to_device(&device).unwrap();
+    let wave = |x: &Tensor| x.sin()?.mul(x)?.exp();
+    let plain = jit(wave).lower(&x).unwrap();
+    let text = |lowered: &Lowered| lowered.compile().unwrap().as_text().unwrap();
+    assert!(text(&plain).contains("fusion("), "{}", text(&plain));
+    let bare = jit(wave).compiler_option("xla_disable_all_hlo_passes", true);
+    assert!(!text(&bare.lower(&x).unwrap()).contains("fusion("));
+    // The flag of a lowered program stands in place of the function's.
+    let back = bare.lower(&x).unwrap().compiler_option("xla_disable_all_hlo_passes", false);
+    assert!(text(&back).contains("fusion("));
+    // The order in which flags are given makes no other program.
+    let [a, b] = [["xla_a", "xla_b"], ["xla_b", "xla_a"]]
+        .map(|flags| flags.iter().fold(plain.clone(), |l, flag| l.compiler_option(flag, 1)));
+    assert_eq!(a.call(), b.call());
+    assert_ne!(a.call(), a.clone().compiler_option("xla_b", 2).call());
+    // Flags of each kind, and results as without them.
+    let all = jit(wave)
+        .compiler_option("xla_cpu_enable_fast_math", false)
+        .compiler_option("xla_backend_optimization_level", 0)
+        .compiler_option("xla_cpu_max_isa", "AVX2");
+    assert_eq!(values(&all.call(&x).unwrap()).len(), 8);
+    for (got, want) in values(&bare.call(&x).unwrap()).iter().zip(values(&wave(&x).unwrap())) {
+        assert!((got - want).abs() < 1e-5, "{got} is not {want}");
+    }
+    let why = all.explain(zeros([3])).unwrap().unwrap().why();
+    assert!(why.contains("axis 0 had size 8, has 3"), "{why}");
+    let changed = all.compiler_option("xla_cpu_enable_fast_math", true);
+    let why = changed.explain(&x).unwrap().unwrap().why();
+    assert_eq!(
+        why,
+        "option `compiler_option`: was xla_backend_optimization_level=0, \
+         xla_cpu_enable_fast_math=false, xla_cpu_max_isa=AVX2, is xla_backend_optimization_level=0, \
+         xla_cpu_enable_fast_math=true, xla_cpu_max_isa=AVX2"
+    );
+}
+
+#[test]
+fn compiler_options_go_along_with_derivatives_but_not_into_another_program() {
+    let device = Client::cpu(1).unwrap().device(0).unwrap();
+    let x = ones([8]).to_device(&device).unwrap();
+    // A flag that no compiler knows fails wherever it is passed on.
+    let unknown = |x: &Tensor| x.sin()?.sum();
+    let unknown = jit(unknown).compiler_option("xla_no_such_flag", true);
+    let sum = |x: &Tensor| unknown.call(x);
+    for error in [
+        unknown.call(&x).unwrap_err(),
+        grad(sum)(&x).unwrap_err(),
+        jvp(sum, &x, &x).unwrap_err(),
+        vmap(sum)(&x.reshape([2, 4]).unwrap()).unwrap_err(),
+        unknown.lower(&x).unwrap().compile().unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("xla_no_such_flag"), "{error}");
+    }
+    // It is not asked for where nothing is compiled.
+    assert_eq!(
+        values(&unknown.call(x.to_device(&Client::host(1).device(0).unwrap()).unwrap()).unwrap())
+            .len(),
+        1
+    );
+    let outer = jit(sum);
+    assert_eq!(*outer.call(&x).unwrap_err().kind(), ErrorKind::Compile);
+    // A good flag after the failure.
+    let known =
+        jit(|x: &Tensor| x.sin()?.sum()).compiler_option("xla_backend_optimization_level", 1);
+    let slope = grad(|x: &Tensor| known.call(x))(&x).unwrap();
+    assert!((values(&slope)[0] - 1f32.cos()).abs() < 1e-6);
 }

@@ -4,6 +4,7 @@
 //! `xla/pjrt/proto/compile_options.proto` and of `DeviceAssignmentProto` in `xla/xla_data.proto`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use prost::Message;
@@ -57,6 +58,36 @@ pub enum OverrideValue {
     Float(f64),
 }
 
+/// XLA flags by name, in order of their names.
+pub type Overrides = Vec<(String, OverrideValue)>;
+
+/// Sets one flag, in place of an earlier value.
+pub fn set_override(overrides: &mut Overrides, name: &str, value: OverrideValue) {
+    match overrides.binary_search_by(|(known, _)| known.as_str().cmp(name)) {
+        Ok(i) => overrides[i].1 = value,
+        Err(i) => overrides.insert(i, (name.to_owned(), value)),
+    }
+}
+
+macro_rules! from {
+    ($($from:ty => $variant:ident,)*) => {$(
+        impl From<$from> for OverrideValue {
+            fn from(value: $from) -> OverrideValue {
+                OverrideValue::$variant(value.into())
+            }
+        }
+    )*};
+}
+
+from! {
+    bool => Bool,
+    i32 => Int,
+    i64 => Int,
+    f64 => Float,
+    &str => String,
+    String => String,
+}
+
 impl PartialEq for OverrideValue {
     fn eq(&self, other: &OverrideValue) -> bool {
         match (self, other) {
@@ -70,6 +101,17 @@ impl PartialEq for OverrideValue {
 }
 
 impl Eq for OverrideValue {}
+
+impl fmt::Display for OverrideValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OverrideValue::String(v) => f.write_str(v),
+            OverrideValue::Bool(v) => write!(f, "{v}"),
+            OverrideValue::Int(v) => write!(f, "{v}"),
+            OverrideValue::Float(v) => write!(f, "{v:?}"),
+        }
+    }
+}
 
 impl Hash for OverrideValue {
     fn hash<H: Hasher>(&self, state: &mut H) {

@@ -1,5 +1,6 @@
 //! A traced program that is not yet compiled.
 
+use crate::backend::pjrt::options::{OverrideValue, set_override};
 use crate::error::Result;
 use crate::mesh::{Mesh, NamedSharding};
 use crate::ops::call::Call;
@@ -44,6 +45,24 @@ impl Lowered {
             platform: &platform,
         };
         lower::module(&self.call.graph, &entry).unwrap_or_else(|error| format!("// {error}\n"))
+    }
+
+    /// The same with an XLA flag, as [`Jit::compiler_option`](super::Jit::compiler_option) has it, in
+    /// place of the function's own value of that flag.
+    ///
+    /// # Example
+    /// ```
+    /// use oxbridge::prelude::*;
+    /// let lowered = jit(|x: &Tensor| x.sin()).lower(&Tensor::zeros([3], DType::F32)?)?;
+    /// let quick = lowered.clone().compiler_option("xla_backend_optimization_level", 0);
+    /// assert_eq!(quick.compile()?.outs(), lowered.compile()?.outs());
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[must_use]
+    pub fn compiler_option(mut self, flag: &str, value: impl Into<OverrideValue>) -> Lowered {
+        let all = Arc::make_mut(&mut self.call).compiler_options.get_or_insert_default();
+        set_override(Arc::make_mut(all), flag, value.into());
+        self
     }
 
     /// The program compiled, or taken from the caches, without running it; the first call with this

@@ -33,6 +33,7 @@ pub use lowered::Lowered;
 use super::catch::catch;
 use super::tree::{Tree, rebuild, values_of};
 use crate::aval::Avals;
+use crate::backend::pjrt::options::{OverrideValue, set_override};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mesh::NamedSharding;
 use crate::ops::call::Call;
@@ -42,7 +43,7 @@ use crate::trace::batch::axis_env;
 use crate::trace::cell::Tensor;
 use crate::trace::graph::Graph;
 use crate::trace::record::Recorder;
-use crate::trace::{Values, bind, forbid, source};
+use crate::trace::{Values, bind, forbid, is_recording, source};
 use entry::{Entry, Table};
 use explain::Readable;
 use options::{Options, OutShardings};
@@ -139,6 +140,29 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
         self.with(|options| options.out_shardings = OutShardings::Like(like.into_iter().collect()))
     }
 
+    /// The same function compiled with an XLA flag: its name without dashes in front, and a `bool`, a
+    /// whole number, a number or a text. The host backend compiles nothing and does not look at it.
+    /// `jax.jit` knows these as `compiler_options`.
+    ///
+    /// A program has one set of flags, so a function with flags of its own cannot be called inside of
+    /// another `jit`. A flag that the plugin does not know is an error of the compiler.
+    ///
+    /// # Example
+    /// ```
+    /// use oxbridge::prelude::*;
+    /// // Less time in the compiler, more in the program.
+    /// let f = jit(|x: &Tensor| x.sin()).compiler_option("xla_backend_optimization_level", 1);
+    /// assert_eq!(f.call(&Tensor::zeros([2], DType::F32)?)?.to_vec::<f32>()?, [0.0, 0.0]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[must_use]
+    pub fn compiler_option(self, flag: &str, value: impl Into<OverrideValue>) -> Self {
+        self.with(|options| {
+            let all = options.flags.get_or_insert_default();
+            set_override(Arc::make_mut(all), flag, value.into());
+        })
+    }
+
     /// The same function under another name, which StableHLO and diagnostics print.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
@@ -210,6 +234,9 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
     }
 
     fn run(&self, args: &A, location: &'static Location<'static>) -> Result<B> {
+        if self.options.flags.is_some() && is_recording() {
+            return Err(self.inner_options().at(location));
+        }
         let mut request = self.request(args)?;
         let entry = self.entry(args, &request, location)?;
         for (source, _) in &entry.hidden {
@@ -230,6 +257,15 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
             cell.write(value);
         }
         rebuild(&entry.out, results.into_iter().map(Tensor::from_value))
+    }
+
+    #[cold]
+    fn inner_options(&self) -> Error {
+        let text = format!(
+            "`{}` has compiler options of its own and is called in a function that is being compiled",
+            self.options.name
+        );
+        Error::new(ErrorKind::Compile, "jit", text).help("give the options to the outermost `jit`")
     }
 
     /// The program for an argument's signature, without running it.
@@ -452,7 +488,9 @@ impl<A: Tree, B: Tree, M, F: Function<A, B, M>> Jit<A, B, M, F> {
         } else {
             out_shardings.resize(graph.outputs().len(), None);
         }
-        Ok(Call { donated, out_shardings, ..Call::new(&self.options.name, graph, false) })
+        let compiler_options = self.options.flags.clone();
+        let call = Call::new(&self.options.name, graph, false);
+        Ok(Call { donated, out_shardings, compiler_options, ..call })
     }
 }
 

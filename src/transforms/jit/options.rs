@@ -2,6 +2,7 @@
 
 use super::signature::Signature;
 use crate::aval::Aval;
+use crate::backend::pjrt::options::Overrides;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mesh::NamedSharding;
 use crate::transforms::tree::Leaves;
@@ -15,6 +16,7 @@ pub(super) struct Options {
     pub(super) donated: Vec<usize>,
     pub(super) in_shardings: Vec<Option<NamedSharding>>,
     pub(super) out_shardings: OutShardings,
+    pub(super) flags: Option<Arc<Overrides>>,
 }
 
 /// The shardings that results must have, by element of the result's outermost tuple.
@@ -29,14 +31,19 @@ pub(super) enum OutShardings {
     Like(Vec<Option<usize>>),
 }
 
+fn flags_text(flags: &Overrides) -> String {
+    flags.iter().map(|(flag, value)| format!("{flag}={value}")).collect::<Vec<_>>().join(", ")
+}
+
 impl Options {
     /// The options by name, as text.
-    pub(super) fn named(&self) -> [(&'static str, String); 4] {
+    pub(super) fn named(&self) -> [(&'static str, String); 5] {
         [
             ("name", self.name.to_string()),
             ("donate", format!("{:?}", self.donated)),
             ("in_shardings", format!("{:?}", self.in_shardings)),
             ("out_shardings", format!("{:?}", self.out_shardings)),
+            ("compiler_option", self.flags.as_deref().map_or("none".into(), flags_text)),
         ]
     }
 
