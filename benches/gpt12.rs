@@ -261,8 +261,7 @@ fn memory_of_one_process() -> BenchResult {
     let before = status("VmRSS:")?;
     let (mut state, batch) = start()?;
     let mut peaks = Vec::new();
-    // The first steps copy the state once more: it lies in memory of the caller's, which donation
-    // cannot take.
+    // In the first step there are also the matrices that the first weights are views of.
     for _ in 0..2 {
         // The kernel counts the peak anew from here.
         std::fs::write("/proc/self/clear_refs", "5")?;

@@ -67,13 +67,15 @@ impl Array {
         Array(Arc::new(ArrayInner { aval, place, data: Data::Meta, donated: false.into() }))
     }
 
-    /// An array on `device` with a copy of `data` (or `data` itself, where the device can use it).
+    /// An array on `device` with a copy of `data` (or `data` itself, where the device can use it:
+    /// given by value it may then be donated without a copy).
     ///
     /// # Errors
     /// If the device refuses, for example for want of memory.
-    pub fn upload(data: &HostArray, device: &Device, committed: bool) -> Result<Array> {
-        let buffer = device.client().upload(data, device.id().index)?;
+    pub fn upload(data: impl Into<HostArray>, device: &Device, committed: bool) -> Result<Array> {
+        let data = data.into();
         let aval = Aval::new(data.dtype(), data.shape());
+        let buffer = device.client().upload(data, device.id().index)?;
         let place = Place { device: Some(device.id()), committed };
         Ok(Array::from_buffers(aval, place, Shards::from_iter([buffer])))
     }
@@ -91,7 +93,7 @@ impl Array {
             let starts: Vec<_> = ranges.iter().map(|r| r.start).collect();
             let limits: Vec<_> = ranges.iter().map(|r| r.end).collect();
             let part = data.slice(&starts, &limits, &vec![1; ranges.len()]);
-            buffers.push(Client::by_id(id.client)?.upload(&part, id.index)?);
+            buffers.push(Client::by_id(id.client)?.upload(part, id.index)?);
         }
         let aval = Aval::new(data.dtype(), data.shape()).with_sharding(Some(sharding.clone()));
         let place = Place { device: mesh.device_ids().first().copied(), committed: true };

@@ -241,10 +241,10 @@ impl Client {
     ///
     /// # Errors
     /// If the device refuses, for example for want of memory.
-    pub fn upload(&self, data: &HostArray, index: u32) -> Result<Buffer> {
+    pub fn upload(&self, data: impl Into<HostArray>, index: u32) -> Result<Buffer> {
         count(&self.0.counters.uploads);
         match &self.0.kind {
-            Kind::Host { .. } => Ok(Buffer::Host(data.contiguous())),
+            Kind::Host { .. } => Ok(Buffer::Host(data.into().contiguous())),
             Kind::Pjrt(session) => Ok(Buffer::Pjrt(session.client().upload(data, index as usize)?)),
         }
     }

@@ -112,7 +112,7 @@ impl Init {
     /// # Errors
     /// If the device refuses.
     pub fn full(&self, shape: impl Into<Shape>, value: f64) -> Result<Tensor> {
-        upload(&HostArray::full(Scalar::from_f64(self.dtype, value), &shape.into()))
+        upload(HostArray::full(Scalar::from_f64(self.dtype, value), &shape.into()))
     }
 
     /// Two words for each element, from the next stream.
@@ -132,7 +132,7 @@ impl Init {
 
     fn tensor(&self, shape: &Shape, numbers: impl Iterator<Item = f64>) -> Result<Tensor> {
         let numbers: Vec<f64> = numbers.collect();
-        upload(&convert::convert(&HostArray::from_slice(&numbers, shape)?, self.dtype))
+        upload(convert::convert(&HostArray::from_slice(&numbers, shape)?, self.dtype))
     }
 }
 
@@ -145,7 +145,7 @@ fn fan_in(shape: &Shape) -> usize {
     shape.dims().iter().skip(1).product::<usize>().max(1)
 }
 
-fn upload(host: &HostArray) -> Result<Tensor> {
+fn upload(host: HostArray) -> Result<Tensor> {
     let array = Array::upload(host, &Device::default()?, false)?;
     Ok(Tensor::from_value(Value::Array(array)))
 }

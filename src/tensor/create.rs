@@ -31,7 +31,7 @@ impl Tensor {
     #[track_caller]
     pub fn from_slice<T: Element>(data: &[T], shape: impl Into<Shape>) -> Result<Tensor> {
         let host = HostArray::from_slice(data, &shape.into());
-        wrap(host.and_then(|host| upload(&host)))
+        wrap(host.and_then(upload))
     }
 
     /// A tensor of one dimension with the elements of `data`.
@@ -275,7 +275,7 @@ impl Tensor {
                 let place = Place { device: Some(device.id()), committed: true };
                 return Ok(Tensor::from_value(Array::meta(array.aval().unsharded(), place).into()));
             }
-            let moved = Array::upload(&array.to_host()?, device, true)?;
+            let moved = Array::upload(array.to_host()?, device, true)?;
             Ok(Tensor::from_value(Value::Array(moved)))
         }))
     }
@@ -289,7 +289,7 @@ fn not_recorded(value: &Value) -> Error {
 }
 
 /// A host array as a value on the default device.
-fn upload(host: &HostArray) -> Result<Value> {
+fn upload(host: HostArray) -> Result<Value> {
     Ok(Value::Array(Array::upload(host, &Device::default()?, false)?))
 }
 

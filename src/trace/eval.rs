@@ -8,7 +8,7 @@ use super::finite;
 use super::forbid;
 use super::graph::{Atom, Eqn, Graph};
 use super::lower::{self, Entry};
-use super::placement::{Operands, bring, in_place, mesh_of, place_of, place_scalar};
+use super::placement::{Operands, bring, in_place, mesh_of, place_of, place_scalar, upload_scalar};
 use super::primitive::Primitive;
 use super::programs::{self, Use};
 use super::{Value, Values, autograd};
@@ -273,7 +273,7 @@ impl Compiled {
         arrays: &[&Array],
         place: Place,
     ) -> Result<Values> {
-        let scalars = scalars(arrays, self.device)?;
+        let scalars = self.scalars(arrays, self.device)?;
         let operands = buffers(arrays, &scalars, 0)?;
         let kept = self.kept(arrays);
         let outs: SmallVec<[pjrt::Buffer; 1]> = if kept.is_empty() {
@@ -293,7 +293,8 @@ impl Compiled {
         mesh: &Mesh,
     ) -> Result<Values> {
         let devices = mesh.device_ids();
-        let scalars = devices.iter().map(|&d| scalars(arrays, d)).collect::<Result<Vec<_>>>()?;
+        let scalars =
+            devices.iter().map(|&d| self.scalars(arrays, d)).collect::<Result<Vec<_>>>()?;
         // The executable names its devices in an order of its own.
         let position = |d: &usize| {
             devices
@@ -323,18 +324,27 @@ impl Compiled {
         Ok(values)
     }
 
-    /// The operands that must not be overwritten although their places are donated: numbers, which
-    /// are kept for the next time, and arrays that are passed twice.
+    /// The numbers among the operands, as arrays on `device`. Those that the program may write over
+    /// are made for this run: CPU plugins copy all donated operands if one has to be kept.
+    fn scalars(&self, arrays: &[&Array], device: DeviceId) -> Result<SmallVec<[Array; 2]>> {
+        let donated = |i: usize| self.prim.donated().get(i).copied().unwrap_or(false);
+        let numbers = arrays.iter().enumerate().filter_map(|(i, a)| Some((i, a.as_literal()?)));
+        let place = |(i, value)| match donated(i) {
+            true => upload_scalar(value, device),
+            false => place_scalar(value, device),
+        };
+        numbers.map(place).collect()
+    }
+
+    /// The operands that must not be overwritten although their places are donated: arrays that are
+    /// passed twice.
     fn kept(&self, arrays: &[&Array]) -> SmallVec<[i64; 4]> {
         let donated = self.prim.donated();
         if donated.is_empty() {
             return SmallVec::new();
         }
         let twice = |i: usize| (0..arrays.len()).any(|j| j != i && arrays[i].same(arrays[j]));
-        let keep = |&i: &usize| {
-            donated.get(i).copied().unwrap_or(false)
-                && (arrays[i].as_literal().is_some() || twice(i))
-        };
+        let keep = |&i: &usize| donated.get(i).copied().unwrap_or(false) && twice(i);
         (0..arrays.len()).filter(keep).map(|i| i as i64).collect()
     }
 
@@ -396,12 +406,6 @@ impl Compiled {
     pub fn executable(&self) -> &Executable {
         &self.loaded.executable
     }
-}
-
-/// The numbers among the operands, as arrays on `device`.
-fn scalars(arrays: &[&Array], device: DeviceId) -> Result<SmallVec<[Array; 2]>> {
-    let literals = arrays.iter().filter_map(|a| a.as_literal());
-    literals.map(|value| place_scalar(value, device)).collect()
 }
 
 /// The buffers of the operands on the device at `position`; those of numbers from `scalars`.

@@ -177,7 +177,7 @@ fn copied(array: &Array) -> Result<Array> {
     }
     let place = array.place();
     let device = place.device.map_or_else(crate::Device::default, crate::Device::by_id)?;
-    Array::upload(&data, &device, place.committed)
+    Array::upload(data, &device, place.committed)
 }
 
 /// The error for a program whose result has what is looked for: of the first operation in it that

@@ -105,10 +105,21 @@ pub(super) fn bring(array: &Array, place: Place, mesh: Option<&Mesh>) -> Result<
     }
     match place.device {
         Some(id) if array.place().device.is_some_and(|d| d != id) => {
-            Array::upload(&array.to_host()?, &Device::by_id(id)?, false)
+            Array::upload(array.to_host()?, &Device::by_id(id)?, false)
         }
         _ => Ok(array.clone()),
     }
+}
+
+/// A number as a new array on `device`.
+///
+/// # Errors
+/// If the device refuses.
+pub fn upload_scalar(value: Scalar, device: DeviceId) -> Result<Array> {
+    let host = HostArray::full(value, &Shape::scalar());
+    let buffer = Client::by_id(device.client)?.upload(host, device.index)?;
+    let place = Place { device: Some(device), committed: false };
+    Ok(Array::from_buffers(Aval::scalar(value.dtype()), place, smallvec![buffer]))
 }
 
 /// A number as an array on `device`, kept for the next time.
@@ -121,10 +132,7 @@ pub fn place_scalar(value: Scalar, device: DeviceId) -> Result<Array> {
     if let Some(found) = SCALARS.with_borrow(|map| map.get(&(value, device)).cloned()) {
         return Ok(found);
     }
-    let host = HostArray::full(value, &Shape::scalar());
-    let buffer = Client::by_id(device.client)?.upload(&host, device.index)?;
-    let place = Place { device: Some(device), committed: false };
-    let array = Array::from_buffers(Aval::scalar(value.dtype()), place, smallvec![buffer]);
+    let array = upload_scalar(value, device)?;
     SCALARS.with_borrow_mut(|map| {
         if map.len() >= MAX {
             map.clear();

@@ -1,7 +1,9 @@
 //! `jit` beyond its results: why it compiles again, what it watches, what bounds it.
 
+use oxbridge::backend::Buffer;
 use oxbridge::nn::{BatchNorm2d, Dropout, Layer, Sequential};
 use oxbridge::ops::precision::{Precision, with_matmul_precision};
+use oxbridge::optim::{AdamW, AdamWOptions};
 use oxbridge::prelude::*;
 use oxbridge::tensor::conv::Conv;
 use oxbridge::transforms::eval_shape;
@@ -387,6 +389,52 @@ fn a_donated_argument_is_gone_and_its_memory_used() {
     // The same tensor twice is not overwritten, and what is not donated lives on.
     assert_eq!(values(&f.call((&y, &y)).unwrap()), [2.0; 64]);
     assert_eq!(values(&x), [2.0; 64]);
+}
+
+/// Large arrays are used where they lie; a program writes over them only if nobody else reads them.
+#[test]
+fn a_donated_array_is_overwritten_where_nobody_else_reads_it() {
+    const N: usize = 1 << 16;
+    let device = Client::cpu(1).unwrap().device(0).unwrap();
+    let next = jit(|x: &Tensor| x.add(1)).donate([0]);
+    let numbers: Vec<f32> = (0..N).map(|i| i as f32).collect();
+    let want: Vec<f32> = numbers.iter().map(|x| x + 3.0).collect();
+    let on_host = Tensor::from_slice(&numbers, [N]).unwrap();
+    let on_host = on_host.to_device(&Client::host(1).device(0).unwrap()).unwrap();
+    let moved = on_host.to_device(&device).unwrap();
+    let part = on_host.narrow(0, 0, N - 1).unwrap().to_device(&device).unwrap();
+    let own = Tensor::from_slice(&numbers, [N]).unwrap().to_device(&device).unwrap();
+    for x in [moved, own] {
+        let x = (0..3).fold(x, |x, _| next.call(x).unwrap());
+        assert_eq!(values(&x), want);
+    }
+    next.call(part).unwrap();
+    assert_eq!(values(&on_host), numbers);
+    assert_eq!(values(&Tensor::zeros([N], DType::F32).unwrap()), vec![0.0; N]);
+}
+
+/// A number that no device holds yet, as a new optimiser's learning rate, keeps nothing else from
+/// being overwritten.
+#[test]
+fn a_donated_number_keeps_no_array_alive() {
+    let device = Client::cpu(1).unwrap().device(0).unwrap();
+    let params = ones([1 << 16]).to_device(&device).unwrap();
+    let state = AdamW::new(&params, AdamWOptions { lr: 0.25, ..AdamWOptions::default() }).unwrap();
+    let next = jit(|state: &AdamW<Tensor>| tree_map(state, |t| t.add(1))).donate([0]);
+    let old = state.exp_avg.value().unwrap();
+    let lr = state.lr.clone();
+    let state = next.call(state).unwrap();
+    let Buffer::Pjrt(buffer) = &old.array("test").unwrap().buffers()[0] else { unreachable!() };
+    assert!(buffer.is_deleted().unwrap());
+    assert_eq!((values(&state.exp_avg)[7], values(&state.lr)), (1.0, vec![1.25]));
+    let state = next.call(state).unwrap();
+    assert_eq!((values(&state.exp_avg_sq)[7], values(&state.lr)), (2.0, vec![2.25]));
+    assert_eq!(*lr.mul(2.0).unwrap_err().kind(), ErrorKind::Donated);
+    // The same number given anew is what it was.
+    assert_eq!(
+        values(&next.call(AdamW::new(&params, AdamWOptions::default()).unwrap()).unwrap().lr),
+        [1.001]
+    );
 }
 
 #[test]

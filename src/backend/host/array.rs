@@ -27,6 +27,13 @@ pub struct HostArray {
     offset: usize,
 }
 
+impl From<&HostArray> for HostArray {
+    /// Another array over the same bytes.
+    fn from(array: &HostArray) -> HostArray {
+        array.clone()
+    }
+}
+
 impl HostArray {
     /// An array of `dtype` and `shape` whose contiguous bytes `fill` writes (they start as zeros).
     pub fn build(dtype: DType, shape: &Shape, fill: impl FnOnce(&mut [u8])) -> HostArray {
@@ -146,6 +153,16 @@ impl HostArray {
         let size = self.dtype.size();
         let bytes: &[u8] = bytemuck::cast_slice(&self.lines);
         Some(&bytes[self.offset * size..(self.offset + self.shape.size()) * size])
+    }
+
+    /// The row-major bytes to write to, if they lie so and no other array shares them.
+    pub fn own_bytes(&mut self) -> Option<&mut [u8]> {
+        if !self.is_contiguous() {
+            return None;
+        }
+        let size = self.dtype.size();
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(Arc::get_mut(&mut self.lines)?);
+        Some(&mut bytes[self.offset * size..(self.offset + self.shape.size()) * size])
     }
 
     /// The same array with its elements in row-major order; shares the bytes if they are already.

@@ -49,29 +49,36 @@ unsafe impl Sync for Buffer {}
 impl Client {
     /// A buffer on the device at `device` with the elements of `data`.
     ///
-    /// On CPU a large contiguous array is used in place, without a copy; elsewhere it is read
-    /// while the transfer runs. Either way its bytes are kept alive for as long as that takes.
+    /// On CPU a large contiguous array is used in place, without a copy, and overwritten by a program
+    /// to which it is donated if no other array shares its bytes; elsewhere it is read while the
+    /// transfer runs. Either way its bytes are kept alive for as long as that takes.
     ///
     /// # Errors
     /// If there is no such device, or the plugin's error.
-    pub fn upload(&self, data: &HostArray, device: usize) -> Result<Buffer> {
+    pub fn upload(&self, data: impl Into<HostArray>, device: usize) -> Result<Buffer> {
         let device = self.device(device)?.as_ptr();
-        let data = data.contiguous();
-        let bytes = data.contiguous_bytes().unwrap_or_default();
+        let data = data.into();
+        let mut data = if data.is_contiguous() { data } else { data.contiguous() };
         let dims = dims(data.shape())?;
-        let semantics = if bytes.len() <= COPY_AT_ONCE {
+        let bytes = data.contiguous_bytes().unwrap_or_default();
+        let (size, mut start) = (bytes.len(), bytes.as_ptr());
+        let semantics = if size <= COPY_AT_ONCE {
             PJRT_HostBufferSemantics::kImmutableOnlyDuringCall
-        } else if self.is_cpu() {
-            PJRT_HostBufferSemantics::kImmutableZeroCopy
-        } else {
+        } else if !self.is_cpu() {
             PJRT_HostBufferSemantics::kImmutableUntilTransferCompletes
+        } else if let Some(own) = data.own_bytes() {
+            // From here on nothing but the plugin looks at them.
+            start = own.as_mut_ptr();
+            PJRT_HostBufferSemantics::kMutableZeroCopy
+        } else {
+            PJRT_HostBufferSemantics::kImmutableZeroCopy
         };
         // SAFETY: the bytes are as many as type and sizes say; `keep_alive` holds them until the
-        // plugin is done.
+        // plugin is done. Those that it may write to have no other reader.
         let args = unsafe {
             self.plugin().call(|args: &mut PJRT_Client_BufferFromHostBuffer_Args| {
                 args.client = self.as_ptr();
-                args.data = bytes.as_ptr().cast();
+                args.data = start.cast();
                 args.type_ = buffer_type(data.dtype());
                 args.dims = dims.as_ptr();
                 args.num_dims = dims.len();

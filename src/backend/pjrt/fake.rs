@@ -7,6 +7,7 @@
 use super::api::Plugin;
 use super::client::Client;
 use crate::backend::host::HostArray;
+use crate::dtype::Scalar;
 use crate::error::ErrorKind;
 use pjrt_sys::*;
 use std::cell::{Cell, RefCell};
@@ -32,6 +33,9 @@ thread_local! {
     static FAILING: Cell<Option<(&'static str, u32)>> = const { Cell::new(None) };
     /// Where the host bytes of the last upload lie.
     static UPLOADED: Cell<*const f32> = const { Cell::new(null()) };
+    /// What the last upload allows the plugin.
+    static ALLOWED: Cell<PJRT_HostBufferSemantics> =
+        const { Cell::new(PJRT_HostBufferSemantics::kImmutableZeroCopy) };
     /// What events wait with.
     static WAITING: RefCell<Vec<(PJRT_Event_OnReadyCallback, *mut c_void)>> =
         const { RefCell::new(Vec::new()) };
@@ -169,6 +173,7 @@ fake!(description_debug(args: PJRT_DeviceDescription_DebugString_Args) {
 });
 fake!(upload(args: PJRT_Client_BufferFromHostBuffer_Args) {
     UPLOADED.set(args.data.cast());
+    ALLOWED.set(args.host_buffer_semantics);
     args.buffer = make(Kind::Buffer, 0_u8).cast();
     args.done_with_host_buffer = make(Kind::Event, 0_u8).cast();
 });
@@ -313,7 +318,7 @@ fn buffers_keep_their_client_open() {
     let ids: Vec<i32> = client.devices().iter().map(super::Device::id).collect();
     assert_eq!(ids, [8, 16]);
     assert_eq!(client.devices()[0].debug_text(), "fake \u{fffd}");
-    let buffer = client.upload(&HostArray::from_slice(&[1.0_f32], &[1].into()).unwrap(), 1);
+    let buffer = client.upload(HostArray::from_slice(&[1.0_f32], &[1].into()).unwrap(), 1);
     let buffer = buffer.unwrap();
     let event = buffer.ready().unwrap();
     event.await_().unwrap();
@@ -342,6 +347,32 @@ fn host_bytes_are_held_until_the_plugin_is_done() {
         finish(failed);
         balanced(Kind::Error, i as i32);
     }
+}
+
+/// A program may write to bytes only if they were given away.
+#[test]
+fn shared_host_bytes_are_read_only() {
+    let client = Client::create(&plugin(), &[]).unwrap();
+    let large = || HostArray::from_slice(&vec![1.0_f32; 1 << 15], &[1 << 15].into()).unwrap();
+    let shared = large();
+    let other = shared.clone();
+    let _buffer = client.upload(shared, 0).unwrap();
+    assert_eq!(ALLOWED.get(), PJRT_HostBufferSemantics::kImmutableZeroCopy);
+    let _buffer = client.upload(&other, 0).unwrap();
+    assert_eq!(ALLOWED.get(), PJRT_HostBufferSemantics::kImmutableZeroCopy);
+    let start = UPLOADED.get();
+    let _buffer = client.upload(large(), 0).unwrap();
+    assert_eq!(ALLOWED.get(), PJRT_HostBufferSemantics::kMutableZeroCopy);
+    assert_ne!(UPLOADED.get(), start);
+    // SAFETY: as the semantics say, the plugin alone has these bytes.
+    unsafe { UPLOADED.get().cast_mut().write(2.0) };
+    let part = other.slice(&[8], &[1 << 15], &[1]);
+    let _buffer = client.upload(part, 0).unwrap();
+    assert_eq!(ALLOWED.get(), PJRT_HostBufferSemantics::kImmutableZeroCopy);
+    let _buffer = client.upload(HostArray::full(Scalar::new(1f32), &[1 << 15].into()), 0).unwrap();
+    assert_eq!(ALLOWED.get(), PJRT_HostBufferSemantics::kMutableZeroCopy, "made for the upload");
+    finish(false);
+    assert_eq!(other.to_vec::<f32>().unwrap()[0], 1.0);
 }
 
 #[test]

@@ -553,5 +553,5 @@ fn on_host(
         return Ok(Value::Array(Array::upload_sharded(&host, &sharding)?));
     }
     let device = place.device.map_or_else(Device::default, Device::by_id)?;
-    Ok(Value::Array(Array::upload(&host, &device, place.committed)?))
+    Ok(Value::Array(Array::upload(host, &device, place.committed)?))
 }
