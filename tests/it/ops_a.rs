@@ -72,7 +72,7 @@ fn on_plugin(what: &str, xs: &[Value], f: Function<'_>) -> Vec<HostArray> {
     let program =
         client().compile(&text, &options(1)).unwrap_or_else(|e| panic!("{what}: {e}\n{text}"));
     let buffers: Vec<_> =
-        xs.iter().map(|x| client().upload(&host(x).contiguous(), 0).unwrap()).collect();
+        xs.iter().map(|x| client().upload(host(x).contiguous(), 0).unwrap()).collect();
     let outs = program.execute_one(&buffers.iter().collect::<Vec<_>>()).unwrap();
     outs.iter().map(|b| b.download().unwrap()).collect()
 }

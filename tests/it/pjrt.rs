@@ -51,7 +51,7 @@ fn f32s(values: &[f32], shape: impl Into<Shape>) -> HostArray {
 fn add() -> (Client, Executable, Buffer) {
     let client = client();
     let add = client.compile(ADD, &options(1)).unwrap();
-    let x = client.upload(&f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]), 0).unwrap();
+    let x = client.upload(f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]), 0).unwrap();
     (client, add, x)
 }
 
@@ -63,7 +63,7 @@ fn one(executable: &Executable, args: &[&Buffer]) -> HostArray {
 pub(crate) fn run_text(text: &str, args: &[HostArray]) -> oxbridge::Result<Vec<HostArray>> {
     let client = client();
     let program = client.compile(text, &options(1))?;
-    let buffers = args.iter().map(|x| client.upload(&x.contiguous(), 0));
+    let buffers = args.iter().map(|x| client.upload(x.contiguous(), 0));
     let buffers: Vec<Buffer> = buffers.collect::<oxbridge::Result<_>>()?;
     let outs = program.execute_one(&buffers.iter().collect::<Vec<_>>())?;
     outs.iter().map(Buffer::download).collect()
@@ -115,7 +115,7 @@ fn client_and_devices() {
         assert_eq!((device.index(), device.id()), (i, i as i32));
         assert!(!device.kind().is_empty() && !device.debug_text().is_empty(), "{device:?}");
     }
-    let error = client.upload(&f32s(&[1.0], [1]), 8).unwrap_err();
+    let error = client.upload(f32s(&[1.0], [1]), 8).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Device, "{error}");
     let unknown = [("no_such_option".to_owned(), AttrValue::Bool(true))];
     if let Err(error) = Client::create(&plugin(), &unknown) {
@@ -164,7 +164,7 @@ fn download_is_row_major() {
       }
     }";
     let transpose = client.compile(text, &options(1)).unwrap();
-    let x = client.upload(&f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]), 0).unwrap();
+    let x = client.upload(f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]), 0).unwrap();
     let y = one(&transpose, &[&x]);
     assert_eq!(y.to_vec::<f32>().unwrap(), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
 }
@@ -174,7 +174,7 @@ fn download_is_row_major() {
 fn large_uploads_keep_their_bytes_alive() {
     let client = client();
     let values: Vec<f32> = (0..1 << 20).map(|i| i as f32).collect();
-    let buffer = client.upload(&f32s(&values, [1 << 20]), 0).unwrap();
+    let buffer = client.upload(f32s(&values, [1 << 20]), 0).unwrap();
     let copy = buffer.copy_to_device(5).unwrap();
     assert_eq!(copy.device().unwrap(), 5);
     assert_eq!(buffer.download().unwrap().to_vec::<f32>().unwrap(), values);
@@ -223,7 +223,7 @@ fn eight_devices_in_one_process() {
     );
     let program = client.compile(&text, &CompileOptions::spmd((0..8).collect()).encode()).unwrap();
     assert_eq!(program.devices(), [0, 1, 2, 3, 4, 5, 6, 7]);
-    let shard = |i: usize| client.upload(&f32s(&[i as f32, 1.0], [1, 2]), i).unwrap();
+    let shard = |i: usize| client.upload(f32s(&[i as f32, 1.0], [1, 2]), i).unwrap();
     let shards: Vec<Buffer> = (0..8).map(shard).collect();
     let lists: Vec<[&Buffer; 1]> = shards.iter().map(|shard| [shard]).collect();
     let lists: Vec<&[&Buffer]> = lists.iter().map(|list| &list[..]).collect();
@@ -246,13 +246,13 @@ fn a_portable_program_runs_on_any_device() {
     let portable = CompileOptions { portable: true, ..CompileOptions::default() }.encode();
     let add = client.compile(ADD, &portable).unwrap();
     for i in [6, 0] {
-        let x = client.upload(&f32s(&[1.0; 6], [2, 3]), i).unwrap();
+        let x = client.upload(f32s(&[1.0; 6], [2, 3]), i).unwrap();
         let y = &add.execute_on(i, &[&x, &x]).unwrap()[0];
         assert_eq!(y.device().unwrap(), i);
         assert_eq!(y.download().unwrap().to_vec::<f32>().unwrap(), [2.0; 6]);
     }
     let again = client.deserialize(&add.serialize().unwrap()).unwrap();
-    let x = client.upload(&f32s(&[1.0; 6], [2, 3]), 2).unwrap();
+    let x = client.upload(f32s(&[1.0; 6], [2, 3]), 2).unwrap();
     assert_eq!(again.execute_on(2, &[&x, &x]).unwrap()[0].device().unwrap(), 2);
     assert_eq!(*again.execute_on(9, &[&x, &x]).unwrap_err().kind(), ErrorKind::Device);
 }
@@ -307,10 +307,10 @@ fn wrong_programs_and_operands_are_errors() {
     let error = add.execute_one(&[&x]).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Backend { .. }), "{error}");
     let other = Client::create(&plugin(), &[]).unwrap();
-    let y = other.upload(&f32s(&[0.0; 6], [2, 3]), 0).unwrap();
+    let y = other.upload(f32s(&[0.0; 6], [2, 3]), 0).unwrap();
     let error = add.execute_one(&[&x, &y]).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Device, "{error}");
-    let small = client.upload(&f32s(&[0.0; 2], [2]), 0).unwrap();
+    let small = client.upload(f32s(&[0.0; 2], [2]), 0).unwrap();
     let outcome = add.execute_one(&[&x, &small]).and_then(|out| out[0].download());
     assert!(outcome.is_err(), "an operand of another size was taken");
 }
@@ -340,7 +340,7 @@ fn too_large_a_result_is_out_of_memory() {
       }
     }";
     let huge = client.compile(text, &options(1)).unwrap();
-    let x = client.upload(&f32s(&[1.0], Shape::scalar()), 0).unwrap();
+    let x = client.upload(f32s(&[1.0], Shape::scalar()), 0).unwrap();
     let outcome = huge.execute_one(&[&x]).and_then(|out| out[0].block());
     let error = outcome.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::OutOfMemory, "{error}");
@@ -368,7 +368,7 @@ fn many_threads_share_one_program() {
         let (client, add, x) = (client.clone(), add.clone(), x.clone());
         move || {
             for _ in 0..50 {
-                let y = client.upload(&f32s(&[k as f32; 6], [2, 3]), 0).unwrap();
+                let y = client.upload(f32s(&[k as f32; 6], [2, 3]), 0).unwrap();
                 assert_eq!(one(&add, &[&x, &y]).to_vec::<f32>().unwrap()[0], 1.0 + k as f32);
             }
         }

@@ -40,7 +40,7 @@ impl Data<'_> {
     }
 
     fn tensor(&self, name: &Json) -> Tensor {
-        let array = Array::upload(&self.array(name), self.device, true).unwrap();
+        let array = Array::upload(self.array(name), self.device, true).unwrap();
         Tensor::from_value(Value::Array(array))
     }
 
