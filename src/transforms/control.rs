@@ -1,7 +1,9 @@
 //! Control flow on data: `cond`, `switch`, `while_loop`, `fori_loop`, `scan`, `map`.
 //!
 //! The functions given run once, on tracers, and become regions of one operation; what they capture
-//! becomes an operand of it. They may be differentiated in what they capture.
+//! becomes an operand of it. They may be differentiated in what they capture. What they write in place
+//! to tensors from outside (counters, running statistics, the state of a random generator) a loop
+//! carries from step to step, and it is written once, after the operation.
 
 use super::catch::catch;
 use super::tree::{Leaves, Tree, leaf_name, leaves, rebuild, structure, values_of, with_values};
@@ -12,8 +14,8 @@ use crate::ops;
 use crate::ops::Steps;
 use crate::ops::region::intern;
 use crate::shape::Shape;
-use crate::trace::cell::Tensor;
-use crate::trace::graph::{Graph, Var};
+use crate::trace::cell::{Cell, Tensor};
+use crate::trace::graph::{Atom, Graph, Var};
 use crate::trace::record::{Recorder, Source};
 use crate::trace::source::placed;
 use crate::trace::{Value, Values};
@@ -24,6 +26,10 @@ pub(super) struct Region<B> {
     graph: Graph,
     operands: usize,
     pub(super) captured: Values,
+    /// Where each captured value comes from.
+    sources: Vec<Source>,
+    /// The tensors from outside that it writes in place.
+    written: Vec<Arc<Cell>>,
     pub(super) out: B,
 }
 
@@ -32,7 +38,22 @@ pub(super) fn bare(values: &[Value]) -> Vec<Aval> {
 }
 
 impl<B: Tree> Region<B> {
+    /// A function that writes to no tensor from outside.
     pub(super) fn record(
+        op: &'static str,
+        ins: &[Aval],
+        f: impl FnOnce(&[Value]) -> Result<B>,
+    ) -> Result<Region<B>> {
+        let region = Region::record_writing(op, ins, f)?;
+        if !region.written.is_empty() {
+            let text = "the function writes in place to a tensor from outside";
+            return Err(Error::new(ErrorKind::Value, op, text)
+                .help("give the tensor's new value as a result"));
+        }
+        Ok(region)
+    }
+
+    fn record_writing(
         op: &'static str,
         ins: &[Aval],
         f: impl FnOnce(&[Value]) -> Result<B>,
@@ -44,46 +65,139 @@ impl<B: Tree> Region<B> {
             out = Some(tree);
             Ok(values)
         })?;
-        if !recorded.written.is_empty() {
-            let text = "the function writes in place to a tensor from outside";
-            return Err(Error::new(ErrorKind::Value, op, text)
-                .help("carry the tensor through the loop or return its new value"));
-        }
         let out = out.ok_or_else(|| Error::new(ErrorKind::NoRule, op, "was not run"))?;
         let captured = recorded.hidden.iter().map(Source::value).collect::<Result<_>>()?;
-        Ok(Region { graph: recorded.graph, operands: ins.len(), captured, out })
+        Ok(Region {
+            graph: recorded.graph,
+            operands: ins.len(),
+            captured,
+            sources: recorded.hidden,
+            written: recorded.written,
+            out,
+        })
     }
 
     /// The graph with the captured values in front.
     pub(super) fn captured_first(&self) -> Arc<Graph> {
         let (operands, captured) = self.graph.inputs().split_at(self.operands);
         let inputs = captured.iter().chain(operands).copied().collect();
-        self.with_inputs(inputs, Vec::new())
+        let avals = (0..self.graph.var_count()).map(|v| self.graph.aval(v as Var).clone());
+        let (eqns, outputs) = (self.graph.eqns().to_vec(), self.graph.outputs().to_vec());
+        intern(Graph::new(inputs, eqns, outputs, avals.collect()))
     }
 
-    /// The graph with the values of `all` after the operands, of which it captured some.
-    fn captured_among(&self, all: &[Value]) -> Arc<Graph> {
-        let (operands, captured) = self.graph.inputs().split_at(self.operands);
-        let mut inputs = operands.to_vec();
-        let mut more = Vec::new();
-        for value in all {
-            let mine = self.captured.iter().position(|v| v.same(value));
-            inputs.push(match mine {
-                Some(i) => captured[i],
-                None => {
-                    more.push(value.aval().unsharded());
-                    (self.graph.var_count() + more.len() - 1) as Var
-                }
-            });
-        }
-        self.with_inputs(inputs, more)
-    }
-
-    fn with_inputs(&self, inputs: Vec<Var>, more: Vec<Aval>) -> Arc<Graph> {
+    /// The parts that the graph of an operation is put together of, which hands `state` on.
+    fn parts(&self, state: &State) -> Parts<'_> {
         let graph = &self.graph;
-        let avals = (0..graph.var_count()).map(|v| graph.aval(v as Var).clone()).chain(more);
-        let avals = avals.collect();
-        intern(Graph::new(inputs, graph.eqns().to_vec(), graph.outputs().to_vec(), avals))
+        let (operands, hidden) = graph.inputs().split_at(self.operands);
+        let mut avals: Vec<Aval> =
+            (0..graph.var_count()).map(|v| graph.aval(v as Var).clone()).collect();
+        let mut parts = Parts { graph, operands, ..Parts::of(graph) };
+        let mut places = vec![None; state.cells.len()];
+        for ((&var, source), value) in hidden.iter().zip(&self.sources).zip(&self.captured) {
+            match source {
+                Source::Cell(cell) if state.place(cell).is_some() => {
+                    state.place(cell).into_iter().for_each(|i| places[i] = Some(var));
+                }
+                _ => parts.captured.push((var, value.clone())),
+            }
+        }
+        let results = graph.outputs().len() - self.written.len();
+        parts.results = &graph.outputs()[..results];
+        for ((cell, value), place) in state.cells.iter().zip(&state.values).zip(places) {
+            let var = place.unwrap_or_else(|| {
+                avals.push(value.aval().unsharded());
+                (avals.len() - 1) as Var
+            });
+            let new = self.written.iter().position(|written| Arc::ptr_eq(written, cell));
+            parts.state.push(var);
+            parts.next.push(new.map_or(Atom::Var(var), |i| graph.outputs()[results + i].clone()));
+        }
+        Parts { avals, ..parts }
+    }
+}
+
+/// The tensors from outside that the functions of one operation write in place. A loop carries
+/// them beside what it is given; a branch gives their new values beside its result.
+struct State {
+    cells: Vec<Arc<Cell>>,
+    /// Their values before the operation.
+    values: Values,
+}
+
+impl State {
+    fn of<'r>(written: impl IntoIterator<Item = &'r Vec<Arc<Cell>>>) -> Result<State> {
+        let mut cells: Vec<Arc<Cell>> = Vec::new();
+        for cell in written.into_iter().flatten() {
+            if !cells.iter().any(|known| Arc::ptr_eq(known, cell)) {
+                cells.push(Arc::clone(cell));
+            }
+        }
+        let values = cells.iter().map(Cell::read).collect::<Result<_>>()?;
+        Ok(State { cells, values })
+    }
+
+    fn place(&self, cell: &Arc<Cell>) -> Option<usize> {
+        self.cells.iter().position(|known| Arc::ptr_eq(known, cell))
+    }
+
+    /// Writes the values after the operation.
+    fn write(&self, values: impl IntoIterator<Item = Value>) {
+        for (cell, value) in self.cells.iter().zip(values) {
+            cell.write(value);
+        }
+    }
+}
+
+/// A region's variables by what they stand for.
+struct Parts<'g> {
+    graph: &'g Graph,
+    operands: &'g [Var],
+    /// Captured values but for the state.
+    captured: Vec<(Var, Value)>,
+    /// The state before, and after.
+    state: Vec<Var>,
+    next: Vec<Atom>,
+    results: &'g [Atom],
+    avals: Vec<Aval>,
+}
+
+impl<'g> Parts<'g> {
+    fn of(graph: &'g Graph) -> Parts<'g> {
+        Parts {
+            graph,
+            operands: &[],
+            captured: Vec::new(),
+            state: Vec::new(),
+            next: Vec::new(),
+            results: &[],
+            avals: Vec::new(),
+        }
+    }
+
+    fn captured_vars(&self) -> impl Iterator<Item = &Var> {
+        self.captured.iter().map(|(var, _)| var)
+    }
+
+    fn captured_values(&self) -> Values {
+        self.captured.iter().map(|(_, value)| value.clone()).collect()
+    }
+
+    /// The variables of the values in `all`, of which it captured some.
+    fn captured_among(&mut self, all: &[Value]) -> Vec<Var> {
+        let mut vars = Vec::new();
+        for value in all {
+            let mine = self.captured.iter().find(|(_, v)| v.same(value)).map(|(var, _)| *var);
+            vars.push(mine.unwrap_or_else(|| {
+                self.avals.push(value.aval().unsharded());
+                (self.avals.len() - 1) as Var
+            }));
+        }
+        vars
+    }
+
+    fn graph(self, inputs: Vec<Var>, outputs: Vec<Atom>) -> Arc<Graph> {
+        intern(Graph::new(inputs, self.graph.eqns().to_vec(), outputs, self.avals))
     }
 }
 
@@ -111,8 +225,7 @@ pub(super) fn check_carry<C: Tree>(op: &'static str, carry: &C, next: &C) -> Res
 /// **Shapes:** `pred` is a bool scalar; both functions give the same structure, shapes and dtypes.
 ///
 /// # Errors
-/// If `pred` is not a bool scalar, if the results differ in type, if a function writes to a tensor
-/// from outside, or with what a function says.
+/// If `pred` is not a bool scalar, if the results differ in type, or with what a function says.
 ///
 /// # Example
 /// ```
@@ -149,8 +262,8 @@ pub type Branch<'f, A, B> = &'f dyn Fn(&A) -> Result<B>;
 /// dtypes.
 ///
 /// # Errors
-/// If `index` is not an integer scalar, if there is no branch, if results differ in type, if a
-/// branch writes to a tensor from outside, or with what a branch says.
+/// If `index` is not an integer scalar, if there is no branch, if results differ in type, or with
+/// what a branch says.
 ///
 /// # Example
 /// ```
@@ -188,27 +301,38 @@ fn choose<A: Tree, B: Tree>(
     let mut values = values_of(operands)?;
     let ins = bare(&values);
     let record = |f: &Branch<'_, A, B>| {
-        Region::record(op, &ins, |xs| f(&with_values(operands, xs.iter().cloned())?))
+        Region::record_writing(op, &ins, |xs| f(&with_values(operands, xs.iter().cloned())?))
     };
     let regions = branches.iter().map(record).collect::<Result<Vec<_>>>()?;
     let Some(first) = regions.first() else {
         return Err(Error::new(ErrorKind::Value, op, "there is no branch"));
     };
+    let state = State::of(regions.iter().map(|region| &region.written))?;
+    let mut parts: Vec<Parts<'_>> = regions.iter().map(|region| region.parts(&state)).collect();
     let mut captured = Values::new();
-    for region in &regions {
+    for (region, parts) in regions.iter().zip(&parts) {
         if structure(&region.out) != structure(&first.out) {
             let text = "the branches give trees of different structure";
             return Err(Error::new(ErrorKind::Tree, op, text));
         }
-        for value in &region.captured {
+        for (_, value) in &parts.captured {
             if !captured.iter().any(|v| v.same(value)) {
                 captured.push(value.clone());
             }
         }
     }
-    let graphs: Vec<_> = regions.iter().map(|r| r.captured_among(&captured)).collect();
-    values.extend(captured);
-    with_values(&first.out, placed(ops::cond(index, &graphs, &values))?)
+    let results = parts[0].results.len();
+    let among: Vec<Vec<Var>> = parts.iter_mut().map(|p| p.captured_among(&captured)).collect();
+    let graph = |(parts, captured): (Parts<'_>, Vec<Var>)| {
+        let inputs = [parts.operands, &captured, &parts.state].concat();
+        let outputs = [parts.results, &parts.next].concat();
+        parts.graph(inputs, outputs)
+    };
+    let graphs: Vec<_> = parts.into_iter().zip(among).map(graph).collect();
+    values.extend(captured.into_iter().chain(state.values.iter().cloned()));
+    let mut outs = placed(ops::cond(index, &graphs, &values))?;
+    state.write(outs.drain(results..));
+    with_values(&first.out, outs)
 }
 
 /// The last carry of `body` applied to its own result, beginning with `init`, as long as `test`
@@ -218,8 +342,8 @@ fn choose<A: Tree, B: Tree>(
 /// work.
 ///
 /// # Errors
-/// If `test` does not give a bool scalar, if `body` gives another type than it takes, if a function
-/// writes to a tensor from outside, or with what a function says.
+/// If `test` does not give a bool scalar or writes to a tensor from outside, if `body` gives another
+/// type than it takes, or with what a function says.
 ///
 /// # Example
 /// ```
@@ -239,14 +363,26 @@ pub fn while_loop<C: Tree>(
     let ins = bare(&values);
     let carry = |xs: &[Value]| with_values(init, xs.iter().cloned());
     let test = Region::record("while_loop", &ins, |xs| test(&carry(xs)?))?;
-    let body = Region::record("while_loop", &ins, |xs| body(&carry(xs)?))?;
+    let body = Region::record_writing("while_loop", &ins, |xs| body(&carry(xs)?))?;
     check_carry("while_loop", init, &body.out)?;
+    let state = State::of([&body.written])?;
+    let (test, body) = (test.parts(&state), body.parts(&state));
+    let inputs = |parts: &Parts<'_>| {
+        let vars = parts.captured_vars().chain(parts.operands).chain(&parts.state);
+        vars.copied().collect::<Vec<Var>>()
+    };
+    let (test_ins, body_ins) = (inputs(&test), inputs(&body));
+    let (test_consts, body_consts) = (test.captured_values(), body.captured_values());
+    let (test_outs, body_outs) = (test.results.to_vec(), [body.results, &body.next].concat());
+    let first: Values = values.iter().chain(&state.values).cloned().collect();
     let outs = ops::while_loop(
-        (&test.captured_first(), &test.captured),
-        (&body.captured_first(), &body.captured),
-        &values,
+        (&test.graph(test_ins, test_outs), &test_consts),
+        (&body.graph(body_ins, body_outs), &body_consts),
+        &first,
     );
-    with_values(init, placed(outs)?)
+    let mut outs = placed(outs)?;
+    state.write(outs.drain(values.len()..));
+    with_values(init, outs)
 }
 
 /// A bound of [`fori_loop`].
@@ -368,9 +504,23 @@ impl ScanOptions {
 ///
 /// # Errors
 /// If the sizes on axis 0 differ or there is none, if `body` gives another carry type than it takes,
-/// if it writes to a tensor from outside, or with what it says.
+/// or with what it says.
 ///
 /// # Example
+/// Each step sees what earlier steps wrote to `count`.
+/// ```
+/// use oxbridge::prelude::*;
+/// let count = Tensor::zeros([], DType::I64)?;
+/// let step = |y: &Tensor, x: &Tensor| {
+///     count.add_(1)?;
+///     Ok((y.add(&x.mul(&count)?)?, ()))
+/// };
+/// let (zero, x) = (Tensor::zeros([], DType::F32)?, Tensor::ones([3], DType::F32)?);
+/// assert_eq!(scan(step, &zero, &x, ScanOptions::default())?.0.item::<f32>()?, 6.0);
+/// assert_eq!(count.item::<i64>()?, 3);
+/// # Ok::<(), Error>(())
+/// ```
+///
 /// ```
 /// use oxbridge::prelude::*;
 /// let x = Tensor::from_slice(&[1f32, 2., 3.], [3])?;
@@ -395,16 +545,26 @@ pub fn scan<C: Tree, X: Tree, Y: Tree>(
     let length = length_of("scan", xs, &rows, options.length)?;
     let mut ins = bare(&carry);
     ins.extend(bare(&rows).iter().map(|aval| aval.with_shape(aval.shape().remove(0))));
-    let region = Region::record("scan", &ins, |values| {
+    let region = Region::record_writing("scan", &ins, |values| {
         let (c, x) = values.split_at(carry.len());
         let x = with_values(xs, x.iter().cloned())?;
         body(&with_values(init, c.iter().cloned())?, &x)
     })?;
     check_carry("scan", init, &region.out.0)?;
+    let state = State::of([&region.written])?;
+    let parts = region.parts(&state);
+    let captured = parts.captured_values();
+    let (carried, of_rows) = parts.operands.split_at(carry.len());
+    let inputs = parts.captured_vars().chain(carried).chain(&parts.state).chain(of_rows);
+    let inputs = inputs.copied().collect();
+    let (next, stacked) = parts.results.split_at(carry.len());
+    let outputs = [next, &parts.next, stacked].concat();
+    let graph = parts.graph(inputs, outputs);
     let how = Steps { length, reverse: options.reverse, unroll: options.unroll };
-    let outs = ops::scan(&region.captured_first(), how, &region.captured, &carry, &rows);
-    let mut outs = placed(outs)?;
-    let stacks: Values = outs.drain(carry.len()..).collect();
+    let first: Values = carry.iter().chain(&state.values).cloned().collect();
+    let mut outs = placed(ops::scan(&graph, how, &captured, &first, &rows))?;
+    let stacks: Values = outs.drain(first.len()..).collect();
+    state.write(outs.drain(carry.len()..));
     Ok((with_values(init, outs)?, with_values(&region.out.1, stacks)?))
 }
 

@@ -12,6 +12,8 @@ use rustc_hash::FxHasher;
 /// `f` of one layer after the other: `f(layers[n - 1], .. f(layers[1], f(layers[0], x)))`, as one
 /// loop, so that a program with many layers is as small, and compiles as fast, as one with a few.
 ///
+/// Layers may draw random numbers, each its own, as those of dropout.
+///
 /// The layers' tensors are stacked first, in each call; [`stack_layers`] and [`scan_stacked`] save
 /// that. The derivative of the loop comes back to each layer's own tensors. Layers have one
 /// structure, equal shapes and dtypes and equal static fields; those of the first are what `f` sees.
@@ -19,8 +21,7 @@ use rustc_hash::FxHasher;
 ///
 /// # Errors
 /// With the path of what differs, if a layer is not like the first; if layers have buffers, which
-/// a loop cannot write to; if `f` gives another type than it takes, writes to a tensor from outside,
-/// or with what it says.
+/// a loop cannot write to; if `f` gives another type than it takes, or with what it says.
 ///
 /// # Example
 /// ```

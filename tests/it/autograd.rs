@@ -1,5 +1,6 @@
 //! Torch's face of derivatives, beside the transforms on the same functions.
 
+use crate::cases::engine::case::draws_alone;
 use oxbridge::autograd::{BackwardOptions, GradOptions, is_grad_enabled, set_grad_enabled};
 use oxbridge::nn::{BatchNorm2d, Conv2d, Dropout, Init, Linear};
 use oxbridge::optim::{Adam, AdamOptions, AdamW, AdamWOptions, Sgd, SgdOptions};
@@ -422,6 +423,7 @@ fn gradients(model: &impl Module) -> Vec<Tensor> {
 
 #[test]
 fn modules() {
+    let _alone = draws_alone();
     let (x, y) = batch();
     let model = Mlp::new(0.5);
     manual_seed(5).unwrap();

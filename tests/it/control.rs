@@ -1,9 +1,15 @@
 //! Control flow over trees: values, derivatives, batches, `jit`, and errors.
 
+use crate::cases::engine::case::draws_alone;
+use oxbridge::check_grads;
 use oxbridge::prelude::*;
+use oxbridge::tensor::random::manual_seed;
+use oxbridge::transforms::check::CheckOptions;
 use oxbridge::transforms::{Branch, map};
 
 type Cell = (Tensor, Tensor);
+/// One step: the next state from a row and the state.
+type Step<'f> = &'f dyn Fn(&Tensor, &Tensor) -> Result<Tensor>;
 
 fn t(data: &[f64], shape: &[usize]) -> Tensor {
     Tensor::from_slice(data, shape).unwrap()
@@ -212,12 +218,11 @@ fn what_does_not_fit_is_a_typed_error() {
     let x = t(&[1.0, 2.0], &[2]);
     let yes = Tensor::from_slice(&[true], []).unwrap();
     let outer = x.clone();
-    let writes = |y: &Tensor| {
-        outer.set_value(y.value()?)?;
-        Ok(y.clone())
-    };
-    let error = cond(&yes, writes, |y: &Tensor| Ok(y.clone()), &x).unwrap_err();
+    let test = |y: &Tensor| outer.add_(1)?.sum()?.lt(&y.sum()?);
+    let error = while_loop(test, |y: &Tensor| Ok(y.clone()), &x).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Value, "{error}");
+    assert!(error.to_string().contains("writes in place"), "{error}");
+    close(&outer, &x, 1e-15);
     let error = cond(&yes, |y: &Tensor| y.sum(), |y: &Tensor| y.neg(), &x).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Shape, "{error}");
     let error = cond(&x, |y: &Tensor| y.sum(), |y: &Tensor| y.sum(), &x).unwrap_err();
@@ -231,4 +236,185 @@ fn what_does_not_fit_is_a_typed_error() {
     let error = jit(branch).call(&x).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::NotConcrete);
     assert!(error.to_string().contains("`cond`"), "{error}");
+}
+
+fn number(x: &Tensor) -> f64 {
+    x.item().unwrap()
+}
+
+/// Runs `f` at once and under `jit`, on a state of zero: the results and the state after two calls.
+fn twice(f: impl Fn(&Tensor, &Tensor) -> Result<Tensor>, x: &Tensor) -> Vec<[f64; 3]> {
+    let mut out = Vec::new();
+    for compiled in [false, true] {
+        let state = t(&[0.0], &[]);
+        let on = |x: &Tensor| f(&state, x);
+        let program = jit(on);
+        let run = || if compiled { program.call(x) } else { on(x) };
+        out.push([number(&run().unwrap()), number(&run().unwrap()), number(&state)]);
+    }
+    out
+}
+
+#[test]
+fn loops_carry_what_they_write_to_tensors_from_outside() {
+    let x = t(&[2.0], &[]);
+    // The state goes up by 3 in each call; results are sums of what the steps see of it.
+    let scanned = |state: &Tensor, x: &Tensor| {
+        let step = |y: &Tensor, row: &Tensor| {
+            state.add_(row)?;
+            Ok((y.add(state)?, state.clone()))
+        };
+        let (y, rows) = scan(step, x, &t(&[1.0; 3], &[3]), ScanOptions::default())?;
+        y.add(&rows.sum()?)
+    };
+    assert_eq!(twice(scanned, &x), [[14.0, 32.0, 6.0]; 2]);
+    let counted = |state: &Tensor, x: &Tensor| {
+        fori_loop(
+            0,
+            3,
+            |i, y: &Tensor| {
+                state.add_(i)?;
+                y.add(state)
+            },
+            x,
+        )
+    };
+    assert_eq!(twice(counted, &x), [[6.0, 15.0, 6.0]; 2]);
+    // The test sees what the body has written, and a state that is never read.
+    let tested = |state: &Tensor, x: &Tensor| {
+        let seen = Tensor::zeros([], DType::F64)?;
+        let last = while_loop(
+            |y: &Tensor| state.lt(&y.mul(3.0)?),
+            |y: &Tensor| {
+                state.add_(1.0)?;
+                seen.set_value(state.value()?)?;
+                Ok(y.clone())
+            },
+            x,
+        )?;
+        last.add(&seen)
+    };
+    assert_eq!(twice(tested, &x), [[8.0, 2.0, 6.0]; 2]);
+    // No step, nothing written.
+    let none =
+        |state: &Tensor, x: &Tensor| fori_loop(2, 2, |_, y: &Tensor| y.add(&state.add_(1.0)?), x);
+    assert_eq!(twice(none, &x), [[2.0, 2.0, 0.0]; 2]);
+    // A loop in a loop, and a write to a part of a tensor.
+    let outer = t(&[0.0; 4], &[2, 2]);
+    let part = outer.select(0, 1).unwrap();
+    let inner = |_: &Tensor, y: &Tensor| {
+        part.add_(y)?;
+        y.mul(2.0)
+    };
+    let nested = |_: &Tensor, y: &Tensor| fori_loop(0, 2, inner, y);
+    let y = fori_loop(0, 2, nested, &t(&[1.0, 10.0], &[2])).unwrap();
+    close(&y, &t(&[16.0, 160.0], &[2]), 1e-15);
+    close(&outer, &t(&[0.0, 0.0, 15.0, 150.0], &[2, 2]), 1e-15);
+}
+
+#[test]
+fn branches_write_to_tensors_from_outside() {
+    let step = |state: &Tensor, x: &Tensor| {
+        let up = state.lt(2.0)?;
+        let add = |x: &Tensor| {
+            state.add_(x)?;
+            state.mul(10.0)
+        };
+        cond(&up, add, |x: &Tensor| x.neg(), x)
+    };
+    // 0 -> 2 by the first branch; the other one writes nothing.
+    assert_eq!(twice(step, &t(&[2.0], &[])), [[20.0, -2.0, 2.0]; 2]);
+    let (a, b) = (t(&[1.0], &[]), t(&[2.0], &[]));
+    let x = t(&[5.0], &[]);
+    let branches: [Branch<'_, Tensor, Tensor>; 3] = [
+        &|x: &Tensor| {
+            a.set_value(x.value()?)?;
+            Ok(x.clone())
+        },
+        &|x: &Tensor| {
+            b.set_value(a.mul(x)?.value()?)?;
+            Ok(x.clone())
+        },
+        &|_: &Tensor| a.add(&b),
+    ];
+    let mut seen = Vec::new();
+    for i in [2i64, 0, 1, 2] {
+        let y = switch(&Tensor::from_slice(&[i], []).unwrap(), &branches, &x).unwrap();
+        seen.push([number(&y), number(&a), number(&b)]);
+    }
+    assert_eq!(seen, [[3.0, 1.0, 2.0], [5.0, 5.0, 2.0], [5.0, 5.0, 25.0], [30.0, 5.0, 25.0]]);
+}
+
+#[test]
+fn derivatives_go_through_what_a_loop_writes() {
+    // A sum kept in a tensor from outside: x + x^2 + x^3 by what is written alone.
+    let powers = |x: &Tensor| {
+        let sum = Tensor::zeros([], DType::F64)?;
+        let step = |y: &Tensor, _: &Tensor| {
+            let y = y.mul(x)?;
+            sum.add_(&y)?;
+            Ok((y, ()))
+        };
+        scan(step, &t(&[1.0], &[]), &t(&[0.0; 3], &[3]), ScanOptions::default())?;
+        sum.mul(1.0)
+    };
+    let x = t(&[2.0], &[]);
+    assert_eq!(number(&powers(&x).unwrap()), 14.0);
+    assert_eq!(number(&grad(powers)(&x).unwrap()), 1.0 + 4.0 + 12.0);
+    assert_eq!(number(&jit(grad(powers)).call(&x).unwrap()), 17.0);
+    assert_eq!(number(&grad(grad(powers))(&x).unwrap()), 2.0 + 12.0);
+    let many = t(&[1.0, 2.0, 3.0], &[3]);
+    close(&vmap(grad(powers))(&many).unwrap(), &t(&[6.0, 17.0, 34.0], &[3]), 1e-12);
+    check_grads(powers, &x, 2, &CheckOptions::default()).unwrap();
+}
+
+#[test]
+fn steps_draw_numbers_of_their_own() {
+    let _alone = draws_alone();
+    let x = Tensor::ones([64], DType::F32).unwrap();
+    let draw = |x: &Tensor| {
+        let step = |x: &Tensor, _: &Tensor| Ok((x.clone(), x.dropout(0.5, true)?));
+        let rows = Tensor::zeros([4], DType::F32)?;
+        Ok(scan(step, x, &rows, ScanOptions::default())?.1)
+    };
+    let compiled = jit(draw);
+    let mut all = Vec::new();
+    for run in [&|x: &Tensor| draw(x) as Result<Tensor>, &|x: &Tensor| compiled.call(x)]
+        as [&dyn Fn(&Tensor) -> Result<Tensor>; 2]
+    {
+        manual_seed(7).unwrap();
+        let two = [run(&x).unwrap(), run(&x).unwrap()];
+        let masks: Vec<Vec<f32>> = two
+            .iter()
+            .flat_map(|rows| {
+                rows.to_vec::<f32>().unwrap().chunks(64).map(<[f32]>::to_vec).collect::<Vec<_>>()
+            })
+            .collect();
+        for (i, mask) in masks.iter().enumerate() {
+            assert!(mask.iter().all(|m| *m == 0.0 || *m == 2.0));
+            assert!(!masks[..i].contains(mask), "draw {i} repeats");
+        }
+        all.push(masks);
+    }
+    assert_eq!(all[0], all[1], "eager and compiled draw the same");
+    // As written one after the other.
+    manual_seed(7).unwrap();
+    for mask in &all[0] {
+        assert_eq!(&x.dropout(0.5, true).unwrap().to_vec::<f32>().unwrap(), mask);
+    }
+    // The derivative has the masks of the first run; so has one that works the layers out again.
+    let weights: Vec<Tensor> = (1..4).map(|i| x.mul(i).unwrap()).collect();
+    let layer = |w: &Tensor, x: &Tensor| x.mul(w)?.dropout(0.25, true);
+    let light = checkpoint(|(w, x): &Cell| layer(w, x));
+    let bodies: [Step<'_>; 2] = [&layer, &|w, x| light(&(w.clone(), x.clone()))];
+    for body in bodies {
+        let model = |x: &Tensor| scan_layers(&weights, x, body);
+        let (y, back) = vjp(model, &x).unwrap();
+        let (y, slope) = (y.to_vec::<f32>().unwrap(), back(&x).unwrap().to_vec::<f32>().unwrap());
+        for (y, slope) in y.iter().zip(&slope) {
+            assert!((y - slope).abs() < 1e-4, "{y} at slope {slope}");
+        }
+        let dropped = y.iter().filter(|y| **y == 0.0).count();
+        assert!((16..58).contains(&dropped), "{dropped} of 64 through three masks");
+    }
 }

@@ -7,6 +7,7 @@
 use crate::cases::engine::golden;
 use oxbridge::autograd::{self, GradOptions};
 use oxbridge::backend::pjrt::cache::{DiskCache, Key, KeyParts, stats};
+use oxbridge::debug_print;
 use oxbridge::nn::checkpoint::{Checkpoint, Metadata, save};
 use oxbridge::optim::{Sgd, SgdOptions};
 use oxbridge::prelude::*;
@@ -326,6 +327,19 @@ const TRANSFORMS: &[Row] = &[
         f.call(t([2]))?;
         f.call(t([3]))?;
         err(f.call(of(DType::F64, [4, 4])))
+    }),
+    ("debug_print on a mesh of a plugin", || {
+        let mesh = Mesh::new(&Client::cpu(2)?.devices(), [("data", 2)])?;
+        let f = jit(|x: &Tensor| {
+            debug_print("{}", &[x])?;
+            x.add(1)
+        });
+        err(f.call(t([4]).shard(&mesh, spec!["data"])?))
+    }),
+    ("while_loop: the test writes", || {
+        let x = t([]);
+        let test = |y: &Tensor| x.add_(1)?.lt(y);
+        err(while_loop(test, |y: &Tensor| Ok(y.clone()), &t([])))
     }),
     ("jit: compiler options inside of another jit", || {
         let f = jit(|x: &Tensor| x.sin()).named("wave").compiler_option("xla_flag", true);

@@ -1,5 +1,6 @@
 //! `jit` beyond its results: why it compiles again, what it watches, what bounds it.
 
+use crate::cases::engine::case::draws_alone;
 use oxbridge::backend::Buffer;
 use oxbridge::nn::{BatchNorm2d, Dropout, Layer, Sequential};
 use oxbridge::ops::precision::{Precision, with_matmul_precision};
@@ -146,6 +147,7 @@ fn precision_reaches_every_product() {
 
 #[test]
 fn eval_after_the_first_trace_is_honoured() {
+    let _alone = draws_alone();
     let init = &mut Init::seed(1);
     let model =
         Sequential::new().then(BatchNorm2d::new(1, init).unwrap()).then(Dropout::new(0.5).unwrap());

@@ -1,5 +1,6 @@
 //! Layers: torch's names, first values and numbers worked out by hand.
 
+use crate::cases::engine::case::draws_alone;
 use oxbridge::nn::*;
 use oxbridge::prelude::*;
 use oxbridge::tensor::conv::Conv;
@@ -178,6 +179,7 @@ fn pools_by_hand() {
 
 #[test]
 fn dropout_draws_anew_in_each_call() {
+    let _alone = draws_alone();
     let layer = Dropout::new(0.5).unwrap();
     let x = Tensor::ones([256], DType::F32).unwrap();
     let step = jit(|layer: &Dropout| layer.forward(&x));
@@ -240,6 +242,7 @@ fn attention_is_what_loops_give() {
 
 #[test]
 fn a_sequence_of_layers_learns() {
+    let _alone = draws_alone();
     let init = &mut Init::seed(5);
     let mut model = Sequential::new()
         .then(Conv2d::new(1, 4, [3, 3], Conv { padding: [1, 1], ..Conv::default() }, init).unwrap())

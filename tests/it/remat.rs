@@ -1,5 +1,6 @@
 //! `checkpoint`: what is kept, what the compiled programs need, and that nothing else changes.
 
+use crate::cases::engine::case::draws_alone;
 use crate::cases::engine::case::host_device;
 use oxbridge::prelude::*;
 use oxbridge::trace::graph::Atom;
@@ -215,6 +216,7 @@ fn a_loop_keeps_the_state_only() {
 
 #[test]
 fn what_a_function_writes_is_written_once() {
+    let _alone = draws_alone();
     let count = Tensor::zeros([], DType::F64).unwrap();
     let f = checkpoint(|x: &Tensor| {
         count.add_(1.0)?;

@@ -1,5 +1,6 @@
 //! The torch face: promotion, broadcasting, operators, views, in-place methods, printing.
 
+use crate::cases::engine::case::draws_alone;
 use oxbridge::prelude::*;
 use oxbridge::tensor::promotion::{Operand, result_type};
 
@@ -529,6 +530,7 @@ fn convolutions_give_torch_values() {
 
 #[test]
 fn random_streams_move_on_also_inside_of_jit() {
+    let _alone = draws_alone();
     use oxbridge::tensor::random::{Generator, Key};
     let draws = Generator::new(3).unwrap();
     let a = draws.key().unwrap().normal([4], DType::F32).unwrap();

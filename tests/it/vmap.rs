@@ -1,5 +1,6 @@
 //! `vmap` over any axes, under names, and collectives over them, against plain formulas.
 
+use crate::cases::engine::case::draws_alone;
 use crate::cases::engine::case::{mix, uniform};
 use crate::cases::engine::compare;
 use oxbridge::backend::host::HostArray;
@@ -270,6 +271,7 @@ fn names_reach_through_jit_and_scans() {
 
 #[test]
 fn programs_depend_on_the_axes_that_they_speak_of() {
+    let _alone = draws_alone();
     let x = random([4, 3], 16);
     let half = x.narrow(0, 0, 2).unwrap();
     let plain = jit(|x: &Tensor| x.sin()?.sum());
@@ -395,6 +397,7 @@ fn derivatives_are_those_of_all_examples() {
 
 #[test]
 fn random_numbers_of_a_batch() {
+    let _alone = draws_alone();
     // Keys that are mapped: what each draws alone.
     let keys = Key::new(3).unwrap().split(4).unwrap();
     let data: Vec<Tensor> = keys.iter().map(|k| k.data().clone()).collect();

@@ -1,6 +1,7 @@
 //! Views, buffers, modes, ties, random numbers, dtypes: what is silently wrong elsewhere.
 
 use super::{alone, list, on};
+use crate::cases::engine::case::draws_alone;
 use oxbridge::nn::{BatchNorm2d, Dropout, Sequential};
 use oxbridge::prelude::*;
 use oxbridge::tensor::random::{Generator, manual_seed};
@@ -232,6 +233,7 @@ fn evaluation_after_the_first_trace_is_another_program() {
 /// Theirs keeps the mode of the first trace for a module that the function captured.
 #[test]
 fn evaluation_is_seen_by_a_function_that_captured_the_model() {
+    let _alone = draws_alone();
     let model = norm();
     let forward = jit(|x: &Tensor| model.forward(x));
     let trained = list(&forward.call(images()).unwrap());
@@ -291,6 +293,7 @@ fn tied_weights_stay_tied() {
 
 #[test]
 fn dropout_differs_between_calls_and_repeats_with_the_seed() {
+    let _alone = draws_alone();
     let name = "pitfalls::state::dropout_differs_between_calls_and_repeats_with_the_seed";
     if !alone(name, &[]) {
         return;

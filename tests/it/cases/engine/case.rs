@@ -6,7 +6,7 @@ use oxbridge::backend::host::{HostArray, convert::convert};
 use oxbridge::mesh::DeviceId;
 use oxbridge::{Client, DType, Device, Result, Scalar, Shape, Value};
 use std::cell::RefCell;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The call of a row.
 pub type Apply = Arc<dyn Fn(&[Value]) -> Result<Vec<Value>> + Send + Sync>;
@@ -246,6 +246,12 @@ pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// Tests that draw from the default generator, of which there is one, do it one after the other.
+pub(crate) fn draws_alone() -> MutexGuard<'static, ()> {
+    static DRAWS: Mutex<()> = Mutex::new(());
+    DRAWS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The host device that the engines run on, whatever the default device is.
