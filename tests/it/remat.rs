@@ -7,13 +7,13 @@ use oxbridge::trace::graph::Atom;
 use oxbridge::transforms::jit::make_graph;
 
 /// Reproducible numbers, on the host: many small programs are run once each.
-fn wave(shape: &[usize]) -> Tensor {
+pub(crate) fn wave(shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
     let data: Vec<f64> = (0..n).map(|i| (1.7 * i as f64 + 0.3).sin() * 0.4).collect();
     Tensor::from_slice(&data, shape).unwrap().to_device(host_device()).unwrap()
 }
 
-fn close(got: &Tensor, want: &Tensor, tol: f64) {
+pub(crate) fn close(got: &Tensor, want: &Tensor, tol: f64) {
     assert_eq!(got.aval().shape(), want.aval().shape(), "shape");
     let (got, want) = (got.to_vec::<f64>().unwrap(), want.to_vec::<f64>().unwrap());
     for (a, b) in got.iter().zip(&want) {

@@ -1,7 +1,7 @@
 //! What reverse mode keeps from the first run: the fewest bytes from which simple arithmetic gives
 //! the rest.
 
-use crate::cases::engine::case::host_device;
+use crate::remat::{close, wave};
 use oxbridge::prelude::*;
 use oxbridge::tensor::unary::Approximate;
 use oxbridge::trace::graph::{Eqn, Graph};
@@ -14,20 +14,6 @@ const STEPS: usize = 5;
 type Pair = (Tensor, Tensor);
 /// One step: the next state from a row and the state.
 type Step<'f> = &'f dyn Fn(&Tensor, &Tensor) -> Result<Tensor>;
-
-fn wave(shape: &[usize]) -> Tensor {
-    let n: usize = shape.iter().product();
-    let data: Vec<f64> = (0..n).map(|i| (1.7 * i as f64 + 0.3).sin() * 0.6).collect();
-    Tensor::from_slice(&data, shape).unwrap().to_device(host_device()).unwrap()
-}
-
-fn close(got: &Tensor, want: &Tensor, tol: f64) {
-    assert_eq!(got.aval().shape(), want.aval().shape(), "shape");
-    let (got, want) = (got.to_vec::<f64>().unwrap(), want.to_vec::<f64>().unwrap());
-    for (a, b) in got.iter().zip(&want) {
-        assert!((a - b).abs() < tol * (1.0 + b.abs()), "{got:?} is not {want:?}");
-    }
-}
 
 fn looped(step: Step<'_>, (rows, x): &Pair) -> Result<Tensor> {
     let body = |x: &Tensor, row: &Tensor| Ok((step(row, x)?, ()));
