@@ -90,57 +90,76 @@ fn processor_ms() -> f64 {
     fields.skip(11).take(2).filter_map(|n| n.parse::<f64>().ok()).sum::<f64>() * TICK
 }
 
-/// Compiles by the plugin itself, past the disk cache.
-fn compile_ms(client: &pjrt::Client, text: &str) -> BenchResult<f64> {
+/// With this flag off, XLA's CPU compiler makes code for each operation by itself. With it on it
+/// makes code once for equal operations, for example of equal layers.
+const SHARING: &str = "xla_cpu_use_fusion_emitters";
+
+/// The least times of compiling by the plugin itself, past the disk cache: by the clock, and of the
+/// processors.
+fn compile_ms(client: &pjrt::Client, text: &str, sharing: bool) -> BenchResult<[f64; 2]> {
     let options = CompileOptions::spmd(vec![client.devices()[0].id()]);
     let options = CompileOptions { shardy: false, ..options };
-    let options = options.exact_on(client.platform_name()).encode();
-    let (time, executable) = timed(|| client.compile(text, &options));
-    drop(executable?);
-    Ok(time)
+    let mut options = options.exact_on(client.platform_name());
+    if !sharing {
+        options.overrides.push((SHARING.into(), false.into()));
+    }
+    let options = options.encode();
+    let mut least = [f64::INFINITY; 2];
+    for _ in 0..COMPILES {
+        let before = processor_ms();
+        let (time, executable) = timed(|| client.compile(text, &options));
+        drop(executable?);
+        least = [least[0].min(time), least[1].min(processor_ms() - before)];
+    }
+    Ok(least)
 }
 
-/// The step with layers unrolled and by `scan_layers`, of models of growing depth; none of it is what
-/// both have in common: embedding, loss and optimiser.
+/// The step with layers unrolled and by `scan_layers`, of models of growing depth; what both have
+/// in common, embedding, loss and optimiser, is that of no layers.
 fn compile() -> BenchResult {
     let client = Client::default()?;
     let Some(session) = client.session() else {
         anyhow::bail!("compiling needs a PJRT plugin: `oxbridge plugin install cpu`")
     };
-    let least = |text: &str| -> BenchResult<[f64; 2]> {
-        let mut least = [f64::INFINITY; 2];
-        for _ in 0..COMPILES {
-            let before = processor_ms();
-            least[0] = least[0].min(compile_ms(session.client(), text)?);
-            least[1] = least[1].min(processor_ms() - before);
-        }
-        Ok(least)
-    };
+    let least = |text: &str, sharing| compile_ms(session.client(), text, sharing);
     for layers in [0, 1, 12, 48] {
         let args = zeros(layers)?;
-        let [a, a_processor] = least(&lower(unrolled, &args)?.0)?;
-        println!("gpt{layers}_compile_unrolled: {a:.0} ms ({a_processor:.0} ms of processor time)");
+        let (text, _) = lower(unrolled, &args)?;
+        let [time, processor] = least(&text, true)?;
+        println!(
+            "gpt{layers}_compile_unrolled: {time:.0} ms ({processor:.0} ms of processor time)"
+        );
         if layers == 0 {
             continue;
         }
         let model = stacked(&args.0.0)?;
         let args = ((model.clone(), adamw(&model)?), args.1);
-        let [b, b_processor] = least(&lower(scanned, &args)?.0)?;
-        println!(
-            "gpt{layers}_compile_scan_layers: {b:.0} ms ({b_processor:.0} ms of processor time)\n  \
-             {:.3} x unrolled ({:.3} x in processor time)",
-            b / a,
-            b_processor / a_processor
+        let (looped, _) = lower(scanned, &args)?;
+        compared(
+            &format!("gpt{layers}_compile_scan_layers"),
+            least(&looped, true)?,
+            time,
+            processor,
         );
+        if layers == 12 {
+            let [time, processor] = least(&text, false)?;
+            let name = "gpt12_compile_scan_layers_unshared";
+            compared(name, least(&looped, false)?, time, processor);
+        }
     }
-    jaxs(least)
-}
-
-/// What the plugin needs for the step as JAX lowers it, with layers unrolled.
-fn jaxs(least: impl Fn(&str) -> BenchResult<[f64; 2]>) -> BenchResult {
-    let [time, processor] = least(&jax::donating(&jax::stablehlo()?))?;
+    let [time, processor] = least(&jax::donating(&jax::stablehlo()?), true)?;
     println!("gpt12_compile_jaxs_unrolled: {time:.0} ms ({processor:.0} ms of processor time)");
     Ok(())
+}
+
+/// Prints the times of a loop beside those of the same layers unrolled.
+fn compared(name: &str, [time, processor]: [f64; 2], unrolled: f64, of_processors: f64) {
+    println!("{name}: {time:.0} ms ({processor:.0} ms of processor time)");
+    println!(
+        "  {:.3} x unrolled, which takes {unrolled:.0} ms ({:.3} x in processor time)",
+        time / unrolled,
+        processor / of_processors
+    );
 }
 
 /// The same step of a model whose blocks are one block of stacked arrays, with a loop over it.
