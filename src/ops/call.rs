@@ -155,6 +155,19 @@ pub(super) fn split_by(
     Ok(Split { forward, linear, residuals: places, depends })
 }
 
+/// The residuals in order: for each place the operand that it names, or the next of `made`.
+pub(super) fn residuals_at<T: Clone>(
+    places: &[Option<usize>],
+    operands: &[T],
+    made: impl IntoIterator<Item = T>,
+) -> impl Iterator<Item = T> {
+    let mut made = made.into_iter();
+    places.iter().filter_map(move |place| match place {
+        Some(i) => Some(operands[*i].clone()),
+        None => made.next(),
+    })
+}
+
 impl Split {
     /// Calls both parts, as `like` is called, for the operands and the active tangents: the results,
     /// and the tangents of those that have one.
@@ -166,12 +179,8 @@ impl Split {
     ) -> Result<(Values, Tangents)> {
         let made = self.residuals.iter().filter(|place| place.is_none()).count();
         let mut outs = bind(&like.with(Arc::clone(&self.forward)), primals)?;
-        let mut made = outs.drain(outs.len() - made..).collect::<Values>().into_iter();
-        let residual = |place: &Option<usize>| match place {
-            Some(i) => Some(primals[*i].clone()),
-            None => made.next(),
-        };
-        let residuals: Values = self.residuals.iter().filter_map(residual).collect();
+        let made = outs.drain(outs.len() - made..);
+        let residuals: Values = residuals_at(&self.residuals, primals, made).collect();
         if !self.depends.contains(&true) {
             return Ok((outs, self.depends.iter().map(|_| None).collect()));
         }

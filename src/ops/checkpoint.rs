@@ -6,12 +6,12 @@
 //! a third, behind an `optimization_barrier`, so that the compiler can neither share the values with
 //! the first run nor make them before the cotangents are there.
 
-use super::call::{Call, Split, batch_key, batched, key, places, run_open, split, transposed};
+use super::call::{Call, batch_key, batched, key, places, run_open, split, transposed};
 use super::conv::ConvGeneral;
 use super::dot::DotGeneral;
 use super::optimization_barrier;
-use super::region::{chosen, graph_of, intern, misfit};
-use super::residuals::{Again, var};
+use super::region::{graph_of, intern, misfit};
+use super::residuals::Again;
 use crate::aval::{Aval, Avals};
 use crate::backend::host::HostArray;
 use crate::dtype::{DType, Scalar};
@@ -188,12 +188,12 @@ impl Checkpoint {
         let ins = self.graph.in_avals();
         // Calls are opened up, so that the policy sees what is in them.
         let flat = graph_of(&ins, |xs| run_open(&self.graph, xs))?;
-        let Split { forward, linear, residuals, depends } = split(&flat, active)?;
-        let (outs, made) = forward.outputs().split_at(depends.len());
-        let root = roots(&forward);
-        let may_keep = self.policy.kept(&forward, &root);
-        let again = Again::new(&forward, root, made, |v| may_keep[v as usize]);
-        let mut results = outs.to_vec();
+        let split = split(&flat, active)?;
+        let (forward, residuals) = (&split.forward, split.residual_atoms());
+        let root = roots(forward);
+        let may_keep = self.policy.kept(forward, &root);
+        let again = Again::new(forward, root, &residuals, |v| may_keep[v as usize]);
+        let mut results = forward.outputs()[..split.depends.len()].to_vec();
         let mut kept = Vec::new();
         for &v in &again.kept {
             let place = results.iter().position(|atom| *atom == Atom::Var(v));
@@ -202,46 +202,14 @@ impl Checkpoint {
                 results.push(Atom::Var(v));
             }
         }
-        let of_kept = again.kept.iter().map(|&v| forward.aval(v).clone());
-        let all: Vec<Aval> = chosen(&ins, active).into_iter().chain(ins.to_vec()).collect();
-        let tangents = all.len() - ins.len();
-        let all: Vec<Aval> = all.into_iter().chain(of_kept).collect();
-        let linear = graph_of(&all, |xs| {
-            let (ts, rest) = xs.split_at(tangents);
-            let (operands, _) = rest.split_at(ins.len());
-            let given = forward.inputs().iter().chain(&again.kept).zip(rest);
-            let mut made = again.run(made, given)?.into_iter();
-            let residual = |place: &Option<usize>| match place {
-                Some(i) => Some(operands[*i].clone()),
-                None => made.next(),
-            };
-            let residuals = residuals.iter().filter_map(residual);
-            linear.run(&ts.iter().cloned().chain(residuals).collect::<Values>())
-        })?;
-        let again_at_all = again.runs.contains(&true);
-        let (linear, operands) = without_unused(&linear, tangents..tangents + ins.len());
-        let avals = (0..forward.var_count()).map(|v| forward.aval(v as Var).clone()).collect();
-        let eqns = forward.eqns().to_vec();
-        let mut forward = intern(Graph::new(forward.inputs().to_vec(), eqns, results, avals));
+        let (linear, operands) = again.linear(&split.linear, &residuals)?;
+        let again = again.runs.contains(&true);
+        let mut forward = intern(forward.between(forward.inputs().to_vec(), results));
         if self.barrier {
             forward = graph_of(&ins, |xs| forward.run(&optimization_barrier(xs)?))?;
         }
-        Ok(Parts { forward, kept, linear, operands, again: again_at_all, depends })
+        Ok(Parts { forward, kept, linear, operands, again, depends: split.depends })
     }
-}
-
-/// The graph without those inputs of the range that nothing reads, and the others' places in it.
-fn without_unused(graph: &Graph, range: std::ops::Range<usize>) -> (Arc<Graph>, Vec<usize>) {
-    let mut read = vec![false; graph.var_count()];
-    let atoms = graph.eqns().iter().flat_map(|eqn| &eqn.inputs).chain(graph.outputs());
-    atoms.filter_map(var).for_each(|v| read[v as usize] = true);
-    let used = |i: &usize| read[graph.inputs()[*i] as usize];
-    let places: Vec<usize> = range.clone().filter(|i| used(i)).map(|i| i - range.start).collect();
-    let stays = |i: &usize| !range.contains(i) || used(i);
-    let inputs = (0..graph.inputs().len()).filter(stays).map(|i| graph.inputs()[i]).collect();
-    let avals = (0..graph.var_count()).map(|v| graph.aval(v as Var).clone()).collect();
-    let (eqns, outputs) = (graph.eqns().to_vec(), graph.outputs().to_vec());
-    (intern(Graph::new(inputs, eqns, outputs, avals)), places)
 }
 
 impl Primitive for Checkpoint {

@@ -1,6 +1,6 @@
 //! `cond`: one of several graphs, chosen by an index.
 
-use super::call::{Call, Split, batch_key, batched, key, places, split, transposed};
+use super::call::{Call, Split, batch_key, batched, key, places, residuals_at, split, transposed};
 use super::region::{chosen, front, graph_of, in_front, misfit, padded};
 use super::{bad_dtype, eq, select};
 use crate::aval::{Aval, Avals};
@@ -75,12 +75,8 @@ impl Cond {
             })?);
             linear.push(graph_of(&linear_ins, |values| {
                 let (ts, rest) = values.split_at(tangents.len());
-                let mut places = places.iter();
-                let residual = |place: &Option<usize>| match place {
-                    Some(i) => Some(rest[*i].clone()),
-                    None => places.next().map(|slot| rest[ins.len() + slot].clone()),
-                };
-                let residuals = split.residuals.iter().filter_map(residual);
+                let made = places.iter().map(|slot| rest[ins.len() + slot].clone());
+                let residuals = residuals_at(&split.residuals, rest, made);
                 let operands: Values = ts.iter().cloned().chain(residuals).collect();
                 padded(&outs, &depends, &split.depends, split.linear.run(&operands)?)
             })?);

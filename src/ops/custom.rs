@@ -3,7 +3,7 @@
 //! The function and its rules are graphs. What they read besides the operands stands in front of the
 //! operands, as constants: those of the function first, then those of each rule.
 
-use super::call::{Call, Split, batch_key, batched, key, run_open, split_by};
+use super::call::{Call, Split, batch_key, batched, key, residuals_at, run_open, split_by};
 use super::create::or_zeros;
 use super::region::{batch_avals, chosen, front, graph_of, in_front, misfit};
 use super::{move_batch_axis, reduce_sum, zeros};
@@ -362,13 +362,9 @@ impl Primitive for CustomVjp {
         let [_, fwd, bwd, xs] = self.parts(primals);
         let inputs: Values = fwd.iter().chain(xs).cloned().collect();
         let mut values = bind(&Call::new("custom_vjp", Arc::clone(&forward.graph), true), &inputs)?;
-        let mut made = values.drain(outs.len()..).collect::<Values>().into_iter();
-        let residual = |place: &Option<usize>| match place {
-            Some(i) => Some(inputs[*i].clone()),
-            None => made.next(),
-        };
+        let made = values.drain(outs.len()..);
         let mut operands: Values = bwd.iter().cloned().collect();
-        operands.extend(forward.places.iter().filter_map(residual));
+        operands.extend(residuals_at(&forward.places, &inputs, made));
         let known = operands.len();
         operands.extend(ts.iter().flatten().cloned());
         let active = ts.iter().zip(xs).filter(|(_, x)| x.dtype().is_differentiable());

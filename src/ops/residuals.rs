@@ -8,7 +8,7 @@
 //! [`is_cheap`](crate::trace::primitive::Primitive::is_cheap), give the rest: a minimum cut of the
 //! graph of the first run between what is dear and what is needed.
 
-use super::call::Split;
+use super::call::{Split, residuals_at};
 use super::region::{graph_of, intern};
 use crate::aval::Aval;
 use crate::error::Result;
@@ -18,8 +18,10 @@ use petgraph::algo::dinics;
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::EdgeRef;
 use rustc_hash::FxHashMap;
+use std::ops::Range;
+use std::sync::Arc;
 
-pub(super) fn var(atom: &Atom) -> Option<Var> {
+fn var(atom: &Atom) -> Option<Var> {
     match atom {
         Atom::Var(v) => Some(*v),
         Atom::Literal(_) => None,
@@ -72,7 +74,7 @@ impl<'g> Again<'g> {
     }
 
     /// The values of `atoms` for those of inputs and of the kept variables.
-    pub(super) fn run<'a>(
+    fn run<'a>(
         &self,
         atoms: &[Atom],
         given: impl IntoIterator<Item = (&'a Var, &'a Value)>,
@@ -88,6 +90,25 @@ impl<'g> Again<'g> {
             }
         }
         Ok(self.read(&env, atoms))
+    }
+
+    /// What `linear` gives, with what it takes after the tangents worked out from operands and kept
+    /// values: a graph of the tangents, some operands and the kept values; and which operands.
+    pub(super) fn linear(
+        &self,
+        linear: &Graph,
+        residuals: &[Atom],
+    ) -> Result<(Arc<Graph>, Vec<usize>)> {
+        let (inputs, tangents) = (self.graph.inputs(), linear.inputs().len() - residuals.len());
+        let vars = || inputs.iter().chain(&self.kept);
+        let ts = linear.in_avals().into_iter().take(tangents);
+        let avals: Vec<Aval> = ts.chain(vars().map(|&v| self.graph.aval(v).clone())).collect();
+        let whole = graph_of(&avals, |xs| {
+            let (ts, given) = xs.split_at(tangents);
+            let residuals = self.run(residuals, vars().zip(given))?;
+            linear.run(&ts.iter().cloned().chain(residuals).collect::<Values>())
+        })?;
+        Ok(without_unused(&whole, tangents..tangents + inputs.len()))
     }
 
     fn read(&self, env: &[Option<Value>], atoms: &[Atom]) -> Values {
@@ -159,46 +180,43 @@ impl Split {
     /// What a rule says.
     pub(super) fn lean(self, held: impl Fn(usize) -> bool) -> Result<Split> {
         let Split { forward, linear, residuals, depends } = &self;
-        let (outs, made) = forward.outputs().split_at(depends.len());
         let inputs = forward.inputs();
-        let mut made = made.iter();
-        let place = |place: &Option<usize>| match place {
-            Some(i) => Some(Atom::Var(inputs[*i])),
-            None => made.next().cloned(),
-        };
-        let atoms: Vec<Atom> = residuals.iter().filter_map(place).collect();
+        let atoms = self.residual_atoms();
         let cut = cut(forward, &atoms, |v| inputs.iter().position(|i| *i == v).is_some_and(&held));
         let roots = (0..forward.var_count() as Var).collect();
         let again = Again::new(forward, roots, &atoms, |v| cut.contains(&v));
         if !again.runs.contains(&true) {
             return Ok(self);
         }
-        let runs = forward.eqns().iter().zip(&again.runs).filter(|(_, runs)| **runs);
-        let read: Vec<Var> =
-            runs.flat_map(|(eqn, _)| &eqn.inputs).chain(&atoms).filter_map(var).collect();
-        let operands: Vec<usize> =
-            (0..inputs.len()).filter(|i| read.contains(&inputs[*i])).collect();
-        let vars: Vec<Var> =
-            operands.iter().map(|i| inputs[*i]).chain(again.kept.clone()).collect();
-        let tangents = linear.inputs().len() - residuals.len();
-        let of_vars = vars.iter().map(|&v| forward.aval(v).clone());
-        let avals: Vec<Aval> =
-            linear.in_avals()[..tangents].iter().cloned().chain(of_vars).collect();
-        let lean = graph_of(&avals, |xs| {
-            let (ts, given) = xs.split_at(tangents);
-            let residuals = again.run(&atoms, vars.iter().zip(given))?;
-            linear.run(&ts.iter().cloned().chain(residuals).collect::<Values>())
-        })?;
-        let results =
-            outs.iter().cloned().chain(again.kept.iter().map(|&v| Atom::Var(v))).collect();
-        let types = (0..forward.var_count()).map(|v| forward.aval(v as Var).clone()).collect();
-        let eqns = forward.eqns().to_vec();
+        debug_assert_eq!(atoms.len(), residuals.len(), "a value for each");
+        let (linear, operands) = again.linear(linear, &atoms)?;
+        let mut results = forward.outputs()[..depends.len()].to_vec();
+        results.extend(again.kept.iter().map(|&v| Atom::Var(v)));
         let residuals = operands.into_iter().map(Some).chain(again.kept.iter().map(|_| None));
         Ok(Split {
             residuals: residuals.collect(),
-            linear: lean,
+            linear,
             depends: depends.clone(),
-            forward: intern(Graph::new(inputs.to_vec(), eqns, results, types)),
+            forward: intern(forward.between(inputs.to_vec(), results)),
         })
     }
+
+    /// What stands for each residual in the graph of the first run.
+    pub(super) fn residual_atoms(&self) -> Vec<Atom> {
+        let operands: Vec<Atom> = self.forward.inputs().iter().map(|&v| Atom::Var(v)).collect();
+        let made = self.forward.outputs()[self.depends.len()..].iter().cloned();
+        residuals_at(&self.residuals, &operands, made).collect()
+    }
+}
+
+/// The graph without those inputs of the range that nothing reads, and the others' places in it.
+fn without_unused(graph: &Graph, range: Range<usize>) -> (Arc<Graph>, Vec<usize>) {
+    let mut read = vec![false; graph.var_count()];
+    let atoms = graph.eqns().iter().flat_map(|eqn| &eqn.inputs).chain(graph.outputs());
+    atoms.filter_map(var).for_each(|v| read[v as usize] = true);
+    let used = |i: &usize| read[graph.inputs()[*i] as usize];
+    let places: Vec<usize> = range.clone().filter(|i| used(i)).map(|i| i - range.start).collect();
+    let stays = |i: &usize| !range.contains(i) || used(i);
+    let inputs = (0..graph.inputs().len()).filter(stays).map(|i| graph.inputs()[i]).collect();
+    (intern(graph.between(inputs, graph.outputs().to_vec())), places)
 }

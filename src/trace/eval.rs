@@ -324,12 +324,15 @@ impl Compiled {
         Ok(values)
     }
 
+    fn is_donated(&self, operand: usize) -> bool {
+        self.prim.donated().get(operand).copied().unwrap_or(false)
+    }
+
     /// The numbers among the operands, as arrays on `device`. Those that the program may write over
     /// are made for this run: CPU plugins copy all donated operands if one has to be kept.
     fn scalars(&self, arrays: &[&Array], device: DeviceId) -> Result<SmallVec<[Array; 2]>> {
-        let donated = |i: usize| self.prim.donated().get(i).copied().unwrap_or(false);
         let numbers = arrays.iter().enumerate().filter_map(|(i, a)| Some((i, a.as_literal()?)));
-        let place = |(i, value)| match donated(i) {
+        let place = |(i, value)| match self.is_donated(i) {
             true => upload_scalar(value, device),
             false => place_scalar(value, device),
         };
@@ -339,12 +342,11 @@ impl Compiled {
     /// The operands that must not be overwritten although their places are donated: arrays that are
     /// passed twice.
     fn kept(&self, arrays: &[&Array]) -> SmallVec<[i64; 4]> {
-        let donated = self.prim.donated();
-        if donated.is_empty() {
+        if self.prim.donated().is_empty() {
             return SmallVec::new();
         }
         let twice = |i: usize| (0..arrays.len()).any(|j| j != i && arrays[i].same(arrays[j]));
-        let keep = |&i: &usize| donated.get(i).copied().unwrap_or(false) && twice(i);
+        let keep = |&i: &usize| self.is_donated(i) && twice(i);
         (0..arrays.len()).filter(keep).map(|i| i as i64).collect()
     }
 

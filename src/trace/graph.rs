@@ -171,6 +171,17 @@ impl Graph {
         self.avals.len()
     }
 
+    /// The types of all variables.
+    pub fn avals(&self) -> &[Aval] {
+        &self.avals
+    }
+
+    /// The same equations between other inputs and outputs, but for those that no output needs.
+    #[must_use]
+    pub fn between(&self, inputs: Vec<Var>, outputs: Vec<Atom>) -> Graph {
+        Graph::new(inputs, self.eqns.clone(), outputs, self.avals.clone())
+    }
+
     /// The type of a variable.
     pub fn aval(&self, var: Var) -> &Aval {
         &self.avals[var as usize]

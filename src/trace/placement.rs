@@ -5,15 +5,14 @@
 //! repeated on each of its devices.
 
 use crate::array::{Array, Place};
-use crate::aval::Aval;
+use crate::backend::Device;
 use crate::backend::host::HostArray;
-use crate::backend::{Client, Device};
 use crate::dtype::Scalar;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mesh::{DeviceId, Mesh, NamedSharding};
 use crate::shape::Shape;
 use rustc_hash::FxHashMap;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use std::cell::RefCell;
 
 /// Operands, borrowed where they lie right.
@@ -116,10 +115,7 @@ pub(super) fn bring(array: &Array, place: Place, mesh: Option<&Mesh>) -> Result<
 /// # Errors
 /// If the device refuses.
 pub fn upload_scalar(value: Scalar, device: DeviceId) -> Result<Array> {
-    let host = HostArray::full(value, &Shape::scalar());
-    let buffer = Client::by_id(device.client)?.upload(host, device.index)?;
-    let place = Place { device: Some(device), committed: false };
-    Ok(Array::from_buffers(Aval::scalar(value.dtype()), place, smallvec![buffer]))
+    Array::upload(HostArray::full(value, &Shape::scalar()), &Device::by_id(device)?, false)
 }
 
 /// A number as an array on `device`, kept for the next time.

@@ -81,39 +81,39 @@ impl<B: Tree> Region<B> {
     pub(super) fn captured_first(&self) -> Arc<Graph> {
         let (operands, captured) = self.graph.inputs().split_at(self.operands);
         let inputs = captured.iter().chain(operands).copied().collect();
-        let avals = (0..self.graph.var_count()).map(|v| self.graph.aval(v as Var).clone());
-        let (eqns, outputs) = (self.graph.eqns().to_vec(), self.graph.outputs().to_vec());
-        intern(Graph::new(inputs, eqns, outputs, avals.collect()))
+        intern(self.graph.between(inputs, self.graph.outputs().to_vec()))
     }
 
     /// The parts that the graph of an operation is put together of, which hands `state` on.
     fn parts(&self, state: &State) -> Parts<'_> {
         let graph = &self.graph;
         let (operands, hidden) = graph.inputs().split_at(self.operands);
-        let mut avals: Vec<Aval> =
-            (0..graph.var_count()).map(|v| graph.aval(v as Var).clone()).collect();
-        let mut parts = Parts { graph, operands, ..Parts::of(graph) };
+        let (results, written) =
+            graph.outputs().split_at(graph.outputs().len() - self.written.len());
+        let mut avals = graph.avals().to_vec();
+        let mut captured = Vec::new();
         let mut places = vec![None; state.cells.len()];
         for ((&var, source), value) in hidden.iter().zip(&self.sources).zip(&self.captured) {
-            match source {
-                Source::Cell(cell) if state.place(cell).is_some() => {
-                    state.place(cell).into_iter().for_each(|i| places[i] = Some(var));
-                }
-                _ => parts.captured.push((var, value.clone())),
+            let place = match source {
+                Source::Cell(cell) => state.place(cell),
+                Source::Constant(_) => None,
+            };
+            match place {
+                Some(i) => places[i] = Some(var),
+                None => captured.push((var, value.clone())),
             }
         }
-        let results = graph.outputs().len() - self.written.len();
-        parts.results = &graph.outputs()[..results];
+        let (mut before, mut next) = (Vec::new(), Vec::new());
         for ((cell, value), place) in state.cells.iter().zip(&state.values).zip(places) {
             let var = place.unwrap_or_else(|| {
                 avals.push(value.aval().unsharded());
                 (avals.len() - 1) as Var
             });
-            let new = self.written.iter().position(|written| Arc::ptr_eq(written, cell));
-            parts.state.push(var);
-            parts.next.push(new.map_or(Atom::Var(var), |i| graph.outputs()[results + i].clone()));
+            let new = self.written.iter().position(|mine| Arc::ptr_eq(mine, cell));
+            before.push(var);
+            next.push(new.map_or(Atom::Var(var), |i| written[i].clone()));
         }
-        Parts { avals, ..parts }
+        Parts { graph, operands, captured, state: before, next, results, avals }
     }
 }
 
@@ -127,14 +127,14 @@ struct State {
 
 impl State {
     fn of<'r>(written: impl IntoIterator<Item = &'r Vec<Arc<Cell>>>) -> Result<State> {
-        let mut cells: Vec<Arc<Cell>> = Vec::new();
+        let mut state = State { cells: Vec::new(), values: Values::new() };
         for cell in written.into_iter().flatten() {
-            if !cells.iter().any(|known| Arc::ptr_eq(known, cell)) {
-                cells.push(Arc::clone(cell));
+            if state.place(cell).is_none() {
+                state.values.push(cell.read()?);
+                state.cells.push(Arc::clone(cell));
             }
         }
-        let values = cells.iter().map(Cell::read).collect::<Result<_>>()?;
-        Ok(State { cells, values })
+        Ok(state)
     }
 
     fn place(&self, cell: &Arc<Cell>) -> Option<usize> {
@@ -162,19 +162,7 @@ struct Parts<'g> {
     avals: Vec<Aval>,
 }
 
-impl<'g> Parts<'g> {
-    fn of(graph: &'g Graph) -> Parts<'g> {
-        Parts {
-            graph,
-            operands: &[],
-            captured: Vec::new(),
-            state: Vec::new(),
-            next: Vec::new(),
-            results: &[],
-            avals: Vec::new(),
-        }
-    }
-
+impl Parts<'_> {
     fn captured_vars(&self) -> impl Iterator<Item = &Var> {
         self.captured.iter().map(|(var, _)| var)
     }

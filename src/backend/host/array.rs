@@ -4,6 +4,7 @@ use crate::dtype::{DType, Element, Scalar};
 use crate::error::{Error, ErrorKind, Result};
 use crate::shape::Shape;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes with the alignment that vector loads and PJRT's zero-copy upload like best.
@@ -147,22 +148,22 @@ impl HostArray {
 
     /// The row-major bytes, if they lie so.
     pub fn contiguous_bytes(&self) -> Option<&[u8]> {
-        if !self.is_contiguous() {
-            return None;
-        }
-        let size = self.dtype.size();
         let bytes: &[u8] = bytemuck::cast_slice(&self.lines);
-        Some(&bytes[self.offset * size..(self.offset + self.shape.size()) * size])
+        Some(&bytes[self.contiguous_range()?])
+    }
+
+    /// Where the row-major bytes lie, if they lie so.
+    fn contiguous_range(&self) -> Option<Range<usize>> {
+        let size = self.dtype.size();
+        let range = self.offset * size..(self.offset + self.shape.size()) * size;
+        self.is_contiguous().then_some(range)
     }
 
     /// The row-major bytes to write to, if they lie so and no other array shares them.
     pub fn own_bytes(&mut self) -> Option<&mut [u8]> {
-        if !self.is_contiguous() {
-            return None;
-        }
-        let size = self.dtype.size();
+        let range = self.contiguous_range()?;
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(Arc::get_mut(&mut self.lines)?);
-        Some(&mut bytes[self.offset * size..(self.offset + self.shape.size()) * size])
+        Some(&mut bytes[range])
     }
 
     /// The same array with its elements in row-major order; shares the bytes if they are already.
